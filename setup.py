@@ -1,0 +1,57 @@
+"""Builds torch_mps_fusion._C: portable C++ on every platform, plus csrc/mps/*.mm on Darwin."""
+
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+ROOT = Path(__file__).parent
+DARWIN = sys.platform == "darwin"
+
+
+def sources() -> list[str]:
+    files = sorted((ROOT / "csrc").rglob("*.cpp"))
+    if DARWIN:
+        files += sorted((ROOT / "csrc" / "mps").glob("*.mm"))
+    return [str(f.relative_to(ROOT)) for f in files]
+
+
+def compile_args() -> list[str]:
+    # Contraction off: a fused multiply-add is written fma(), so that one line rounds alike everywhere.
+    args = ["-std=c++20", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+    # torch's own headers are not free of unused parameters.
+    args += ["-Wno-unused-parameter"]
+    if not DARWIN:
+        # at::parallel_for runs serially in an extension that is compiled without OpenMP.
+        args += ["-fopenmp"]
+    if platform.machine() in ("x86_64", "AMD64"):
+        # Vector types wider than the baseline are passed between inlined functions only.
+        args += ["-Wno-psabi"]
+    return args
+
+
+extension = CppExtension(
+    "torch_mps_fusion._C",
+    sources(),
+    include_dirs=[str(ROOT / "csrc")],
+    define_macros=[("Py_LIMITED_API", "0x030A0000")],
+    extra_compile_args=compile_args(),
+    extra_link_args=["-framework", "Metal", "-framework", "Foundation"] if DARWIN else ["-fopenmp"],
+    py_limited_api=True,
+)
+
+setup(
+    packages=[
+        "torch_mps_fusion",
+        "torch_mps_fusion.integrations",
+        "torch_mps_fusion.metal_host",
+        "torch_mps_fusion.models",
+    ],
+    package_dir={"torch_mps_fusion.models": "models"},
+    package_data={"torch_mps_fusion": ["py.typed"], "torch_mps_fusion.metal_host": ["**/*"]},
+    ext_modules=[extension],
+    cmdclass={"build_ext": BuildExtension},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

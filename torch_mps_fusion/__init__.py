@@ -1,0 +1,1 @@
+"""Gated DeltaNet layers for PyTorch on Apple GPUs."""
