@@ -141,7 +141,9 @@ class GDNConfig:
         for name in ("hidden_act", "output_gate_type"):
             _check_activation(text, name, at)
         integers = {
-            mine: _check_integer(_field(text, theirs, at), f"{at}: {theirs}", 2 if "conv" in mine else 1)
+            mine: _check_integer(
+                _field(text, theirs, at), f"{at}: {theirs}", 2 if "conv" in mine else 1
+            )
             for mine, theirs in _INTEGERS.items()
         }
         eps = _check_eps(_field(text, "rms_norm_eps", at), f"{at}: rms_norm_eps")

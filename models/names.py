@@ -22,9 +22,11 @@ SPLIT_PROJECTIONS = (
     "in_proj_a.weight",
 )
 GROUPED_PROJECTIONS = ("in_proj_qkvz.weight", "in_proj_ba.weight")
+OUT_PROJECTION = "out_proj.weight"
+PROJECTIONS = (*SPLIT_PROJECTIONS, *GROUPED_PROJECTIONS, OUT_PROJECTION)
 # May be float32 in a checkpoint of a 16-bit model: the decay is computed from them in float32.
 DECAY_PARAMETERS = ("A_log", "dt_bias")
-SHARED = ("conv1d.weight", *DECAY_PARAMETERS, "norm.weight", "out_proj.weight")
+SHARED = ("conv1d.weight", *DECAY_PARAMETERS, "norm.weight", OUT_PROJECTION)
 
 
 def parameter_shapes(config: GDNConfig) -> dict[str, tuple[int, ...]]:
