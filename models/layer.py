@@ -1,4 +1,4 @@
-"""GatedDeltaNet: one Gated DeltaNet layer as a module, run by ``torch.ops.mps_fusion.gdn_layer``."""
+"""GatedDeltaNet: one layer as a module, run by ``torch.ops.mps_fusion.gdn_layer``."""
 
 from __future__ import annotations
 
@@ -178,21 +178,19 @@ def _check_weights(config: GDNConfig, weights: Mapping[str, Tensor]) -> None:
         raise ValueError(f"weights lack {missing} and have the unknown {unknown}")
     reference = weights["out_proj.weight"]
     if reference.dtype not in DTYPES:
-        raise ValueError(
-            f"weights: out_proj.weight is {reference.dtype}; accepted: {', '.join(map(str, DTYPES))}"
-        )
+        accepted = ", ".join(map(str, DTYPES))
+        raise ValueError(f"weights: out_proj.weight is {reference.dtype}; accepted: {accepted}")
     for name, tensor in weights.items():
         if tuple(tensor.shape) != shapes[name]:
             raise ValueError(
                 f"weights: {name} has shape {list(tensor.shape)}, the config asks for "
                 f"{list(shapes[name])}"
             )
-        accepted = {reference.dtype}
-        if name in DECAY_PARAMETERS:
-            accepted.add(torch.float32)
-        if tensor.dtype not in accepted:
+        wide = name in DECAY_PARAMETERS and tensor.dtype == torch.float32
+        if tensor.dtype != reference.dtype and not wide:
             raise ValueError(
-                f"weights: {name} is {tensor.dtype}; accepted: {', '.join(sorted(map(str, accepted)))}"
+                f"weights: {name} is {tensor.dtype}; accepted: {reference.dtype}, as out_proj.weight"
+                + (", or torch.float32" if name in DECAY_PARAMETERS else "")
             )
         if tensor.device != reference.device:
             raise ValueError(f"weights: {name} is on {tensor.device}, not on {reference.device}")

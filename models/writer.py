@@ -31,7 +31,7 @@ def write_model(
     mlx: bool = False,
     seed: int = 0,
 ) -> Path:
-    """Writes ``config.json`` and safetensors files. The weights are random: the model knows nothing.
+    """Writes ``config.json`` and safetensors files with random weights: the model knows nothing.
 
     Only the GDN mixers and input norms of ``layers`` are written, so the directory has the format
     of a real checkpoint but is no complete model.

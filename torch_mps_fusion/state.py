@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -52,8 +54,10 @@ class GDNState:
     ) -> GDNState:
         """The state before the first token. ``dtype`` is the model's, for ``conv`` only."""
         conv = torch.zeros(batch_size, conv_dim, conv_width, dtype=dtype, device=device)
-        stored = torch.zeros(batch_size, num_v_heads, head_v_dim, head_k_dim, device=device)
-        return cls(conv, stored.to(torch.float32).transpose(-1, -2))
+        stored = torch.zeros(
+            batch_size, num_v_heads, head_v_dim, head_k_dim, dtype=torch.float32, device=device
+        )
+        return cls(conv, stored.transpose(-1, -2))
 
     @property
     def batch_size(self) -> int:
@@ -113,7 +117,7 @@ class GDNState:
             f"recurrent={list(self.recurrent.shape)} {self.recurrent.dtype}, device={self.device})"
         )
 
-    def _map(self, copy) -> GDNState:
+    def _map(self, copy: Callable[[Tensor], Tensor]) -> GDNState:
         """A new state from copies of both tensors, the recurrent one with Dk contiguous."""
         return GDNState(copy(self.conv), copy(self.recurrent.transpose(-1, -2)).transpose(-1, -2))
 
