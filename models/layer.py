@@ -189,7 +189,7 @@ def _check_weights(config: GDNConfig, weights: Mapping[str, Tensor]) -> None:
         wide = name in DECAY_PARAMETERS and tensor.dtype == torch.float32
         if tensor.dtype != reference.dtype and not wide:
             raise ValueError(
-                f"weights: {name} is {tensor.dtype}; accepted: {reference.dtype}, as out_proj.weight"
+                f"weights: {name} is {tensor.dtype}; accepted: {reference.dtype}"
                 + (", or torch.float32" if name in DECAY_PARAMETERS else "")
             )
         if tensor.device != reference.device:
