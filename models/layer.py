@@ -12,11 +12,11 @@ from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device
 from torch_mps_fusion.models.names import (
     DECAY_PARAMETERS,
     INPUT_NORM_PARAMETER,
-    SPLIT_PROJECTIONS,
     parameter_shapes,
 )
 from torch_mps_fusion.models.random_weights import random_weights
 
+from torch_mps_fusion import _C  # noqa: F401 (registers the ops)
 from torch_mps_fusion.state import GDNState
 
 
@@ -136,7 +136,12 @@ class GatedDeltaNet(nn.Module):
             raise TypeError(f"state must be a GDNState or None, got {type(state).__name__}")
         config = self.config
         weights = (
-            [self.get_parameter(name) for name in SPLIT_PROJECTIONS],
+            [
+                self.in_proj_qkv.weight,
+                self.in_proj_z.weight,
+                self.in_proj_b.weight,
+                self.in_proj_a.weight,
+            ],
             self.conv1d.weight.squeeze(1),
             self.A_log,
             self.dt_bias,

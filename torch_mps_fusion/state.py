@@ -88,6 +88,8 @@ class GDNState:
         Args:
             batch_idx: (N,), int32 or int64, each in 0..B-1; N may differ from B.
         """
+        if not isinstance(batch_idx, Tensor):
+            raise TypeError(f"batch_idx must be a tensor, got {type(batch_idx).__name__}")
         if batch_idx.dim() != 1 or batch_idx.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f"batch_idx must be an int32 or int64 vector, got {batch_idx.dtype} of shape "
@@ -133,10 +135,13 @@ def _check_recurrent(recurrent: Tensor) -> None:
     _check_tensor(recurrent, "recurrent", "(B, Hv, Dk, Dv)")
     if recurrent.dtype != torch.float32:
         raise ValueError(f"recurrent has dtype {recurrent.dtype}; accepted: torch.float32")
-    if not (recurrent[0, 0].is_contiguous() or recurrent[0, 0].t().is_contiguous()):
+    (dk, dv), (step_k, step_v) = recurrent.shape[2:], recurrent.stride()[2:]
+    v_contiguous = (dv == 1 or step_v == 1) and (dk == 1 or step_k >= dv)
+    k_contiguous = (dk == 1 or step_k == 1) and (dv == 1 or step_v >= dk)
+    if not (v_contiguous or k_contiguous):
         raise ValueError(
-            f"recurrent has strides {recurrent.stride()}; of the last two dimensions one must be "
-            "contiguous and the other follow without a gap"
+            f"recurrent has strides {recurrent.stride()}; the elements of Dk or of Dv must be "
+            "contiguous (stride 1, the other stride at least that size)"
         )
 
 
