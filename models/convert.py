@@ -58,8 +58,8 @@ def conv_from_mlx(weight: Tensor) -> Tensor:
 def norm_from_mlx(weight: Tensor) -> Tensor:
     """w from MLX's stored 1 + w, in the same dtype.
 
-    Exact where the stored value is at least 0.5. Below that, the checkpoint's own w had more bits
-    than its stored sum keeps, or the difference is rounded once to the dtype.
+    Exact in bfloat16 where the stored value is from 0.5 to 256, that is for w in [-0.5, 255];
+    elsewhere rounded once.
     """
     return (weight.float() - 1).to(weight.dtype)
 

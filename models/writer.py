@@ -54,13 +54,19 @@ def write_model(
     if style not in STYLES:
         raise ValueError(f"style is {style!r}; accepted: {', '.join(STYLES)}")
     prefix = prefix or names.PREFIXES[0 if config.model_type in WRAPPER_TYPES else 1]
+    if prefix not in names.PREFIXES:
+        raise ValueError(f"prefix is {prefix!r}; accepted: {', '.join(names.PREFIXES)}")
+    if shards < 1:
+        raise ValueError(f"shards is {shards}; it must be at least 1")
+    layers = config.gdn_layers[:1] if layers is None else layers
+    for layer_idx in layers:
+        config.check_layer(layer_idx)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     if any(target.iterdir()):
         raise ValueError(f"directory {target} is not empty")
     tensors: dict[str, Tensor] = {}
-    for layer_idx in config.gdn_layers[:1] if layers is None else layers:
-        config.check_layer(layer_idx)
+    for layer_idx in layers:
         weights = random_weights(
             config,
             dtype=dtype,

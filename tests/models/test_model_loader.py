@@ -209,8 +209,16 @@ def test_writer_refuses_a_directory_that_is_not_empty(model_dir, config):
     assert sorted(model_dir.iterdir()) == before
 
 
-def test_writer_refuses_unknown_style_and_attention_layers(tmp_path, config):
-    with pytest.raises(ValueError, match="style is 'rows'"):
-        write_model(tmp_path / "a", config, style="rows")
-    with pytest.raises(ValueError, match="layer 3 is a full_attention layer"):
-        write_model(tmp_path / "b", config, layers=[3])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "rows"}, "style is 'rows'"),
+        ({"prefix": "blk.{}."}, "prefix is 'blk.{}.'"),
+        ({"shards": 0}, "shards is 0"),
+        ({"layers": [3]}, "layer 3 is a full_attention layer"),
+    ],
+)
+def test_writer_refuses_bad_arguments_before_it_writes(tmp_path, config, options, message):
+    with pytest.raises(ValueError, match=message):
+        write_model(tmp_path / "model", config, **options)
+    assert not (tmp_path / "model").exists()
