@@ -42,10 +42,10 @@ class Checks {
     }
     std::string names;
     for (c10::ScalarType type : accepted) {
-      const std::string one = text("dtype ", c10::toString(type));
+      const std::string one = text("dtype ", dtype_name(type));
       if (names.find(one) == std::string::npos) names += names.empty() ? one : " or " + one;
     }
-    refuse(op_, name, text("dtype ", c10::toString(t.scalar_type())), names);
+    refuse(op_, name, text("dtype ", dtype_name(t.scalar_type())), names);
   }
 
   void place(const at::Tensor& t, const std::string& name) const {

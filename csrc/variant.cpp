@@ -71,7 +71,7 @@ std::string why_unsupported(Variant variant, const Capability& c) {
                 " is not supported; accepted: cpu, cuda, mps");
   }
   if (c.dtype != c10::kFloat && c.dtype != c10::kHalf && c.dtype != c10::kBFloat16) {
-    return text("dtype ", c10::toString(c.dtype),
+    return text("dtype ", dtype_name(c.dtype),
                 " is not supported; accepted: float32, float16, bfloat16");
   }
   if (c.weight_format != "rows") {
