@@ -75,6 +75,8 @@ class Checkpoint:
         if not source.exists():
             raise FileNotFoundError(f"no checkpoint at {source}")
         file = _weights_of_directory(source) if source.is_dir() else source
+        if not file.is_file():
+            raise CheckpointError(f"{file} is not a regular file; accepted: {ACCEPTED}")
         if file.name.endswith(".json"):
             return cls(source, _read_index(file))
         _check_format(file)

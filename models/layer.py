@@ -20,6 +20,12 @@ from torch_mps_fusion import _C  # noqa: F401 (registers the ops)
 from torch_mps_fusion.state import GDNState
 
 
+class Weight(nn.Module):
+    """Holds one tensor, so that its name ends in ``.weight`` as in the checkpoint."""
+
+    weight: nn.Parameter
+
+
 class GatedDeltaNet(nn.Module):
     """One GDN layer with the parameter names of Qwen3.5 checkpoints.
 
@@ -29,6 +35,17 @@ class GatedDeltaNet(nn.Module):
 
     Make one with ``from_safetensors`` or ``from_config``.
     """
+
+    in_proj_qkv: Weight
+    in_proj_z: Weight
+    in_proj_b: Weight
+    in_proj_a: Weight
+    conv1d: Weight
+    A_log: nn.Parameter
+    dt_bias: nn.Parameter
+    norm: Weight
+    out_proj: Weight
+    input_norm_weight: nn.Parameter | None
 
     def __init__(self, config: GDNConfig, weights: Mapping[str, Tensor]) -> None:
         """Takes complete weights, by parameter name, without a copy.
@@ -48,7 +65,7 @@ class GatedDeltaNet(nn.Module):
         for name, tensor in weights.items():
             holder, _, leaf = name.rpartition(".")
             if holder and holder not in self._modules:
-                self.add_module(holder, nn.Module())
+                self.add_module(holder, Weight())
             self.get_submodule(holder).register_parameter(
                 leaf, nn.Parameter(tensor, requires_grad=False)
             )

@@ -73,7 +73,8 @@ def load_layer(
         config: the model's geometry; None reads ``config.json`` beside the weights.
         device: where the weights go; None is the CPU. ``"mps"`` and ``"mps:0"`` are the same.
         dtype: float32, float16 or bfloat16; None keeps the dtype of the projections. ``A_log`` and
-            ``dt_bias`` stay float32 where they are stored so, or where ``dtype`` would round them.
+            ``dt_bias`` are never rounded: where their stored dtype is not that of the layer they
+            become float32 (transformers rounds them).
         with_input_norm: also load the decoder layer's ``input_layernorm`` weight (the w of 1 + w),
             as ``input_norm_weight``.
 

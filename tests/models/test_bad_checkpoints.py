@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from dataclasses import replace
 
@@ -291,9 +292,10 @@ def test_absent_path_is_named(tmp_path, config):
     refuses(tmp_path / "none", tmp_path / "none", config=config, error=FileNotFoundError)
 
 
-def test_path_that_is_no_regular_file_is_named(tmp_path, config):
-    (tmp_path / "model.safetensors").mkdir()
-    refuses(tmp_path, "model.safetensors", config=config)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "pipe"])
+def test_path_that_is_no_regular_file_is_named(tmp_path, config, make):
+    make(tmp_path / "model.safetensors")
+    refuses(tmp_path, tmp_path / "model.safetensors", "not a regular file", config=config)
 
 
 def test_missing_shard_is_named_with_its_tensor(sharded):

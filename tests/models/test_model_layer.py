@@ -125,6 +125,18 @@ def test_reordered_state_continues_the_chosen_sequences(layer, x):
     assert_close(expected, plain[[1, 1, 0]])
 
 
+@pytest.mark.parametrize("with_state", [False, True], ids=["no_state", "state"])
+def test_compiles_to_one_graph(layer, x, with_state):
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    states = [layer.new_state(2) if with_state else None for _ in range(2)]
+    for _ in range(2):
+        assert torch.equal(compiled(x, states[0]), layer(x, states[1]))
+    if with_state:
+        assert torch.equal(states[0].conv, states[1].conv)
+        assert torch.equal(states[0].recurrent, states[1].recurrent)
+
+
 @pytest.mark.parametrize("state", [(1, 2), torch.zeros(1), "new"])
 def test_state_of_another_type_is_refused(layer, x, state):
     with pytest.raises(TypeError, match="state must be a GDNState"):
