@@ -268,8 +268,8 @@ def _qwen3_5(hidden_size: int, layers: int, num_v_heads: int) -> GDNConfig:
 
 
 # Shapes of released models, for demonstrations and benchmarks with random weights only; a real
-# checkpoint brings its own config. Unverified: the hidden size and the heads of 2b; the hidden
-# size and the heads of 4b were not read in a primary source either.
+# checkpoint brings its own config. 2b and 4b are unverified: not all of their numbers were read
+# in a released config.
 KNOWN_SHAPES: Mapping[str, GDNConfig] = {
     "0.8b": _qwen3_5(1024, 24, 16),
     "2b": _qwen3_5(2048, 24, 16),
