@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+
+from torch_mps_fusion import _C  # noqa: F401 (registers the ops)
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device
 from torch_mps_fusion.models.names import (
@@ -15,8 +17,6 @@ from torch_mps_fusion.models.names import (
     parameter_shapes,
 )
 from torch_mps_fusion.models.random_weights import random_weights
-
-from torch_mps_fusion import _C  # noqa: F401 (registers the ops)
 from torch_mps_fusion.state import GDNState
 
 

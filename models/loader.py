@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
 from torch_mps_fusion.models import convert, names
 from torch_mps_fusion.models.checkpoint import Checkpoint, CheckpointError, TensorInfo
 from torch_mps_fusion.models.config import GDNConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.names import (
     DECAY_PARAMETERS,

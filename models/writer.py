@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
 from torch_mps_fusion.models import convert, names
 from torch_mps_fusion.models.checkpoint import INDEX, SINGLE
 from torch_mps_fusion.models.config import WRAPPER_TYPES, GDNConfig

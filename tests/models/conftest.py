@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
 from torch_mps_fusion.models import GDNConfig, write_model
 from torch_mps_fusion.models.config import layer_pattern
 

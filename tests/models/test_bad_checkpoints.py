@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
 from torch_mps_fusion.models import CheckpointError, ConfigError, GatedDeltaNet, write_model
 from torch_mps_fusion.models.names import GROUPED_PROJECTIONS, PREFIXES, SHARED, SPLIT_PROJECTIONS
 

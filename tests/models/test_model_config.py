@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from torch_mps_fusion.models import KNOWN_SHAPES, ConfigError, GDNConfig
 from torch_mps_fusion.models.config import MODEL_TYPES, UNVERIFIED_SHAPES, layer_pattern
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from torch_mps_fusion.models import convert
 from torch_mps_fusion.models.names import SPLIT_PROJECTIONS
 from torch_mps_fusion.models.random_weights import random_weights

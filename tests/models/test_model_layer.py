@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 import torch
+
 from torch_mps_fusion.models import GatedDeltaNet
 from torch_mps_fusion.models.names import SPLIT_PROJECTIONS, parameter_shapes
 from torch_mps_fusion.models.random_weights import random_weights
-
 from torch_mps_fusion.tolerances import error, tolerance
 
 

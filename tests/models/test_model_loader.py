@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
 from torch_mps_fusion.models import GatedDeltaNet, load_layer, write_model
 from torch_mps_fusion.models import loader as loader_module
 from torch_mps_fusion.models.names import DECAY_PARAMETERS, PREFIXES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_mps_fusion.models import GatedDeltaNet
 
+from torch_mps_fusion.models import GatedDeltaNet
 from torch_mps_fusion.state import GDNState
 
 
