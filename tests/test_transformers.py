@@ -81,9 +81,7 @@ def states_of(cache):
 
 def check(actual, expected, dtype):
     """Two implementations that both stay within the tolerance of fp64 are at most twice apart."""
-    for name, a, e in zip(
-        ("output", "conv_state", "recurrent_state"), actual, expected, strict=True
-    ):
+    for name, a, e in zip(NAMES, actual, expected, strict=True):
         assert error(a, e) <= 2 * tolerance(name, dtype).rms, name
 
 
