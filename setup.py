@@ -19,7 +19,7 @@ def sources() -> list[str]:
 
 
 def compile_args() -> list[str]:
-    # Contraction off: a fused multiply-add is written fma(), so that one line rounds alike everywhere.
+    # Contraction off: a fused multiply-add is written fma(), so one line rounds alike everywhere.
     args = ["-std=c++20", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
     # torch's own headers are not free of unused parameters.
     args += ["-Wno-unused-parameter"]

@@ -1,4 +1,5 @@
-// The op schemas: the one list of what exists. A schema is one line (the parser takes no line break).
+// The op schemas: the one list of what exists. A schema is one line (the parser takes no line
+// break).
 #include <torch/library.h>
 
 TORCH_LIBRARY(mps_fusion, m) {
@@ -7,8 +8,8 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("gdn_layer_(Tensor hidden, Tensor(a!) conv_state, Tensor(b!) recurrent_state, Tensor[] in_proj, Tensor conv_weight, Tensor A_log, Tensor dt_bias, Tensor norm_weight, Tensor[] out_proj, Tensor? input_norm_weight=None, Tensor? mask=None, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, str head_map, str weight_format=\"rows\", float eps=1e-6, str variant=\"auto\") -> Tensor output");
   m.def("gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? state=None, Tensor? mask=None, *, str head_map, float? scale=None, bool qk_l2norm=False, str variant=\"auto\") -> (Tensor output, Tensor state)");
   m.def("gated_delta_rule_(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a!) state, Tensor? mask=None, *, str head_map, float? scale=None, bool qk_l2norm=False, str variant=\"auto\") -> Tensor output");
-  m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? state=None, Tensor? mask=None, *, str activation=\"silu\", str variant=\"auto\") -> (Tensor output, Tensor state)");
-  m.def("causal_conv1d_(Tensor x, Tensor(a!) state, Tensor weight, Tensor? mask=None, *, str activation=\"silu\", str variant=\"auto\") -> Tensor output");
+  m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? state=None, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> (Tensor output, Tensor state)");
+  m.def("causal_conv1d_(Tensor x, Tensor(a!) state, Tensor weight, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> Tensor output");
   m.def("_supports(str device_type, ScalarType dtype, str variant, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, int conv_width, str head_map, str weight_format=\"rows\", int rows=1) -> str");
   // clang-format on
 }

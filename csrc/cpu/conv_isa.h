@@ -1,0 +1,208 @@
+// The causal convolution by tiles: tokens by kConvChannels channels, in fp32 scratch, with the K -
+// 1 inputs before.
+#pragma once
+
+#include "cpu/rule_rows_isa.h"
+#include "cpu/simd.h"
+
+namespace tmf::cpu::TMF_ISA {
+
+constexpr int kConvTokens = 32;
+constexpr int kConvHistory = 3;
+
+// Channels [first, first + n) of one row of the batch.
+struct ConvItem {
+  int64_t batch, first, n, count;  // count: real tokens
+};
+
+// How the channels of one token, or the tokens of one channel, lie in memory.
+TMF_INLINE bool by_channel(const View& x) { return x.stride[2] == 1; }
+TMF_INLINE bool by_time(const View& x, const Tokens& tokens) {
+  return x.stride[1] == 1 && tokens.index == nullptr;
+}
+
+template <class T>
+TMF_INLINE void load_channels(const typename T::type* x, int64_t n, int64_t stride, float* out) {
+  int64_t c = 0;
+  if (stride == 1) {
+    for (; c + kLanes <= n; c += kLanes) store(out + c, T::load(x + c));
+  }
+  for (; c < n; ++c) out[c] = load_one<T>(x + c * stride);
+}
+
+template <class T>
+TMF_INLINE void store_channels(const float* x, int64_t n, int64_t stride, typename T::type* out) {
+  int64_t c = 0;
+  if (stride == 1) {
+    for (; c + kLanes <= n; c += kLanes) T::store(out + c, load(x + c));
+  }
+  for (; c < n; ++c) store_one<T>(out + c * stride, x[c]);
+}
+
+// Input number n of the row's real tokens; before the first, from the state, or zero.
+template <class T>
+TMF_INLINE void load_input(const ConvArgs& a, const ConvItem& item, int64_t n, float* out) {
+  if (n >= 0) {
+    const int64_t t = token_at(a.tokens, item.batch, n);
+    load_channels<T>(row_of<T>(a.x, item.batch, t, item.first), item.n, a.x.stride[2], out);
+  } else if (a.state_in.data != nullptr && a.width_in + n >= 0) {
+    load_channels<T>(row_of<T>(a.state_in, item.batch, item.first, a.width_in + n), item.n,
+                     a.state_in.stride[1], out);
+  } else {
+    for (int64_t c = 0; c < item.n; ++c) out[c] = 0.0f;
+  }
+}
+
+// A square of kLanes tokens by kLanes channels whose tokens are adjacent in memory.
+template <class T>
+TMF_INLINE void load_square(const typename T::type* x, int64_t channel_stride, float* out) {
+  vf rows[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = T::load(x + i * channel_stride);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) store(out + i * kConvChannels, rows[i]);
+}
+
+template <class T>
+TMF_INLINE void store_square(const float* x, int64_t channel_stride, typename T::type* out) {
+  vf rows[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) rows[i] = load(x + i * kConvChannels);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) T::store(out + i * channel_stride, rows[i]);
+}
+
+// Inputs first_token .. first_token + tokens into tile [tokens][kConvChannels].
+template <class T>
+TMF_INLINE void load_inputs(const ConvArgs& a, const ConvItem& item, int64_t first_token,
+                            int64_t tokens, float* tile) {
+  int64_t i = 0;
+  if (!by_channel(a.x) && by_time(a.x, a.tokens) && item.n % kLanes == 0) {
+    for (; i + kLanes <= tokens; i += kLanes) {
+      for (int64_t c = 0; c < item.n; c += kLanes) {
+        load_square<T>(row_of<T>(a.x, item.batch, first_token + i, item.first + c), a.x.stride[2],
+                       tile + i * kConvChannels + c);
+      }
+    }
+  }
+  for (; i < tokens; ++i) load_input<T>(a, item, first_token + i, tile + i * kConvChannels);
+}
+
+template <class T>
+TMF_INLINE void store_outputs(const ConvArgs& a, const ConvItem& item, int64_t first_token,
+                              int64_t tokens, const float* tile) {
+  int64_t i = 0;
+  if (!by_channel(a.out) && by_time(a.out, a.tokens) && item.n % kLanes == 0) {
+    for (; i + kLanes <= tokens; i += kLanes) {
+      for (int64_t c = 0; c < item.n; c += kLanes) {
+        auto* out = row_of<T>(a.out, item.batch, first_token + i, item.first + c);
+        store_square<T>(tile + i * kConvChannels + c, a.out.stride[2], (typename T::type*)out);
+      }
+    }
+  }
+  for (; i < tokens; ++i) {
+    const int64_t t = token_at(a.tokens, item.batch, first_token + i);
+    auto* out = row_of<T>(a.out, item.batch, t, item.first);
+    store_channels<T>(tile + i * kConvChannels, item.n, a.out.stride[2], (typename T::type*)out);
+  }
+}
+
+// tile[t] = act(sum_j weight[j] tile[t + j]), in place: the sum of row t needs no earlier row.
+template <class T, int K>
+TMF_INLINE void convolve(const float* weight, int64_t channels, int64_t tokens, bool with_silu,
+                         float* tile) {
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    vf w[K];
+#pragma GCC unroll 4
+    for (int j = 0; j < K; ++j) w[j] = load(weight + j * kConvChannels + c);
+    for (int64_t t = 0; t < tokens; ++t) {
+      float* row = tile + t * kConvChannels + c;
+      vf y = w[0] * load(row);
+#pragma GCC unroll 4
+      for (int j = 1; j < K; ++j) y = fma(w[j], load(row + j * kConvChannels), y);
+      y = T::round(y);
+      store(row, with_silu ? silu(y) : y);
+    }
+  }
+}
+
+// Outputs of masked tokens are zero.
+template <class T>
+TMF_INLINE void clear_masked(const ConvArgs& a, const ConvItem& item) {
+  int64_t real = 0;
+  for (int64_t t = 0; t < a.tokens.length; ++t) {
+    if (real < item.count && token_at(a.tokens, item.batch, real) == t) {
+      ++real;
+      continue;
+    }
+    auto* out = (typename T::type*)row_of<T>(a.out, item.batch, t, item.first);
+    for (int64_t c = 0; c < item.n; ++c) out[c * a.out.stride[2]] = 0;
+  }
+}
+
+// The last width_out inputs. In place the sources lie ahead of what is written.
+template <class T>
+TMF_INLINE void advance_state(const ConvArgs& a, const ConvItem& item) {
+  typedef typename T::type element;
+  for (int64_t w = 0; w < a.width_out; ++w) {
+    const int64_t n = item.count - a.width_out + w;
+    const element* from = nullptr;
+    int64_t stride = 0;
+    if (n >= 0) {
+      from = row_of<T>(a.x, item.batch, token_at(a.tokens, item.batch, n), item.first);
+      stride = a.x.stride[2];
+    } else if (a.state_in.data != nullptr && a.width_in + n >= 0) {
+      from = row_of<T>(a.state_in, item.batch, item.first, a.width_in + n);
+      stride = a.state_in.stride[1];
+    }
+    auto* to = (element*)row_of<T>(a.state_out, item.batch, item.first, w);
+    for (int64_t c = 0; c < item.n; ++c)
+      to[c * a.state_out.stride[1]] = from ? from[c * stride] : 0;
+  }
+}
+
+template <class T, int K>
+static void conv(const ConvArgs& a, int64_t batch, int64_t first) {
+  const int64_t left = a.C - first;
+  const ConvItem item = {batch, first, left < kConvChannels ? left : kConvChannels,
+                         token_count(a.tokens, batch)};
+  float weight[K * kConvChannels] = {};
+  float tile[(kConvHistory + kConvTokens) * kConvChannels] = {};
+  for (int j = 0; j < K; ++j) {
+    for (int64_t c = 0; c < item.n; ++c) {
+      const auto* w = (const typename T::type*)a.weight.data;
+      weight[j * kConvChannels + c] =
+          load_one<T>(w + (first + c) * a.weight.stride[0] + j * a.weight.stride[1]);
+    }
+  }
+  float* history = tile;
+  float* inputs = tile + (K - 1) * kConvChannels;
+  for (int64_t t = 0; t < item.count; t += kConvTokens) {
+    const int64_t tokens = item.count - t < kConvTokens ? item.count - t : kConvTokens;
+    for (int j = 0; j < K - 1; ++j) {
+      load_input<T>(a, item, t - (K - 1) + j, history + j * kConvChannels);
+    }
+    load_inputs<T>(a, item, t, tokens, inputs);
+    convolve<T, K>(weight, item.n, tokens, a.silu, tile);
+    store_outputs<T>(a, item, t, tokens, tile);
+  }
+  if (a.tokens.index != nullptr) clear_masked<T>(a, item);
+  advance_state<T>(a, item);
+}
+
+template <class T>
+static void conv_any_width(const ConvArgs& a, int64_t batch, int64_t first) {
+  if (a.K == 2) return conv<T, 2>(a, batch, first);
+  if (a.K == 3) return conv<T, 3>(a, batch, first);
+  return conv<T, 4>(a, batch, first);
+}
+
+static void conv_any_dtype(const ConvArgs& a, int64_t batch, int64_t first) {
+  if (a.dtype == Dtype::f32) return conv_any_width<F32>(a, batch, first);
+  if (a.dtype == Dtype::f16) return conv_any_width<F16>(a, batch, first);
+  return conv_any_width<BF16>(a, batch, first);
+}
+
+}  // namespace tmf::cpu::TMF_ISA
