@@ -1,6 +1,6 @@
 // C[b][t][c] = round(silu(round(sum_j w[c][j] Y[b][t - K + 1 + j][c]))) over the unmasked tokens.
 //   Y [B*T][y_stride], the first conv_channels columns; weight [conv_channels][K]
-//   conv_in [B][conv_channels][W] by strides, if kState; mask [B][T] by strides, if kMask
+//   conv_in [B][conv_channels][W] by strides, if kConvGiven; mask [B][T] by strides, if kMask
 //   C [B*T][conv_channels]; rows of masked tokens are not written
 // Launch: 256 threads, a channel each; grid (ceil(count / 8), ceil(conv_channels / 256), B).
 // Who: an output belongs to one thread; the conv state is only read.

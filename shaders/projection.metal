@@ -3,7 +3,7 @@
 //   X         [R][x_stride], rows on 16 bytes; norm_weight [K] if kNorm
 //   residual  [R][r_stride] if kResidual
 //   Y         [R][y_stride], columns below n
-//   gdn_y, conv_in, conv_out, mask, gdn: if kConvState, see conv.h; conv_out may be conv_in
+//   gdn_y, conv_in, conv_out, mask, gdn: if kWritesConvState, see conv.h; conv_out may be conv_in
 // Launch: 32 SG threads; grid (args.groups + state groups, ceil(R / 8)); group g makes tiles
 // g NT, (g + groups) NT, ..; tiles % NT == 0. State groups: ceil(batch * conv_dim / (32 SG)), in
 // the first row of the grid. Threadgroup memory: 512 NT * SEGMENTS + about 1.3 KB.
@@ -15,7 +15,7 @@
 
 constant bool kNorm [[function_constant(200)]];
 constant bool kResidual [[function_constant(201)]];
-constant bool kConvState [[function_constant(202)]];
+constant bool kWritesConvState [[function_constant(202)]];
 
 template <typename T, int NT, int SG, int U, bool PIPE, typename Source>
 inline void projection_tiles(constant ProjectionArgs& args, device const uint4* W,
@@ -41,7 +41,7 @@ template <typename T, int NT, int SG, int U, bool PIPE>
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup ProjectionMemory<NT> mem;
-  if (kConvState && tg.x >= args.groups) {
+  if (kWritesConvState && tg.x >= args.groups) {
     const uint channels = gdn.conv_channels;
     const uint i = (tg.x - args.groups) * 32 * SG + tid, b = i / channels, c = i % channels;
     if (tg.y == 0 && b < gdn.batch)

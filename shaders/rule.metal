@@ -1,7 +1,7 @@
 // S = decay S; d = beta (v - S k); S = S + k d; O = round(S q), token by token, per value head.
 //   Q, K [B*T][Hk][Dk], KQ [B*T][Hk], gates [B*T][Hv] (decay, beta), float
 //   C [B*T][conv_channels], the columns of v
-//   state_in (if kState), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be one
+//   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be one
 //   mask [B][T] if kMask; O [B*T][Hv][Dv], masked: not written
 // Launch: 32 SG threads; grid (Dv / (4 RPL SG), Hv, B). Threadgroup memory: 64 Dk + 128 RPL SG
 // bytes and 128.
@@ -50,7 +50,7 @@ template <typename T, int DK, int DV, int RPL, int SG>
   const uint h = tg.y, b = tg.z, first = tg.x * COLUMNS;
   const uint j = lane % LANES, local = (sg * (32 / LANES) + lane / LANES) * RPL;
   Rows<DK, RPL> r;
-  if (kState)
+  if (kStateGiven)
     rows_load<DK, DV, RPL>(
         r, state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head, first + local,
         j);

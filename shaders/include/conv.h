@@ -25,7 +25,7 @@ template <typename T, typename PY>
 inline T conv_at(constant GdnArgs& args, thread const ConvInput<T, PY>& in, int t) {
   if (t >= 0) return in.y[ulong(t) * args.y_stride];
   const int entry = int(args.conv_width) + t;
-  return kState && entry >= 0 ? in.state[long(entry) * args.conv_in_time] : T(0.0f);
+  return kConvGiven && entry >= 0 ? in.state[long(entry) * args.conv_in_time] : T(0.0f);
 }
 template <typename T, typename PY>
 inline bool conv_live(constant GdnArgs& args, thread const ConvInput<T, PY>& in, int t) {

@@ -77,7 +77,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   const Columns at = columns_of<DK, DV>(args);
   const uint j = lane % LANES, column = (sg * (32 / LANES) + lane / LANES) * RPL;
   Rows<DK, RPL> r;
-  if (kState)
+  if (kStateGiven)
     rows_load<DK, DV, RPL>(
         r, in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head, column, j);
   else
