@@ -4,8 +4,8 @@
 //   C [B*T][conv_channels]; rows of masked tokens are not written
 // Launch: 256 threads, a channel each; grid (ceil(count / 8), ceil(conv_channels / 256), B).
 // Who: an output belongs to one thread; the conv state is only read.
-#include "include/kernel.h"
 #include "include/conv.h"
+#include "include/kernel.h"
 
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(256)]] void conv(

@@ -1,12 +1,12 @@
 // Convolution, gates, rule and gated norm of the layer in one dispatch: G from Y and both states.
 //   Y [B*T][y_stride], columns q, k, v, z, b, a; the weights and states of CoreBuffers in core.h
-//   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be one
-//   conv_state (if kConvGiven) is only read; mask [B][T] if kMask
-//   G [B*T][Hv][Dv], zero for masked tokens
+//   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be
+//   one conv_state (if kConvGiven) is only read; mask [B][T] if kMask G [B*T][Hv][Dv], zero for
+//   masked tokens
 // Launch: 8 Dv / RPL threads; grid (Hv, B). Threadgroup memory: 64 (Dk + Dv) bytes and 128.
 // Who: a value head of a sequence belongs to one threadgroup; nothing waits for another one.
-#include "include/kernel.h"
 #include "include/core.h"
+#include "include/kernel.h"
 
 template <typename T, int DK, int DV, int RPL>
 [[kernel, max_total_threads_per_threadgroup(8 * DV / RPL)]] void core(

@@ -3,8 +3,8 @@
 //   G [B*T][Hv][Dv]; may be O
 // Launch: 256 threads, a SIMD group a token and value head; grid (ceil(count Hv / 8), B).
 // Who: a head of a token belongs to one SIMD group, each lane reads before it writes.
-#include "include/kernel.h"
 #include "include/gated_norm.h"
+#include "include/kernel.h"
 #include "include/middle.h"
 
 template <typename T, int DK, int DV>
@@ -31,11 +31,11 @@ template <typename T, int DK, int DV>
   gated_norm<T, N>(o, z, w, args.eps, out);
 }
 
-#define TMF_SIZES(io, T)                                                                    \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk32dv32__simd", gated_norm_stage, T, 32, 32)       \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv64__simd", gated_norm_stage, T, 64, 64)       \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv128__simd", gated_norm_stage, T, 64, 128)     \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk128dv64__simd", gated_norm_stage, T, 128, 64)     \
+#define TMF_SIZES(io, T)                                                                \
+  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk32dv32__simd", gated_norm_stage, T, 32, 32)   \
+  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv64__simd", gated_norm_stage, T, 64, 64)   \
+  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv128__simd", gated_norm_stage, T, 64, 128) \
+  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk128dv64__simd", gated_norm_stage, T, 128, 64) \
   TMF_KERNEL("tmf_gated_norm_" io "_f32_dk128dv128__simd", gated_norm_stage, T, 128, 128)
 TMF_SIZES("bf16", bfloat)
 TMF_SIZES("f16", half)

@@ -8,10 +8,10 @@
 // g NT, (g + groups) NT, ..; tiles % NT == 0. State groups: ceil(batch * conv_dim / (32 SG)), in
 // the first row of the grid. Threadgroup memory: 512 NT * SEGMENTS + about 1.3 KB.
 // Who: a tile and its outputs belong to one threadgroup, a channel's conv state to one thread.
-#include "include/kernel.h"
 #include "include/abi.h"
-#include "include/projection.h"
 #include "include/conv.h"
+#include "include/kernel.h"
+#include "include/projection.h"
 
 constant bool kNorm [[function_constant(200)]];
 constant bool kResidual [[function_constant(201)]];
@@ -45,8 +45,9 @@ template <typename T, int NT, int SG, int U, bool PIPE>
     const uint channels = gdn.conv_channels;
     const uint i = (tg.x - args.groups) * 32 * SG + tid, b = i / channels, c = i % channels;
     if (tg.y == 0 && b < gdn.batch)
-      conv_state_update<T>(gdn, conv_input<T, device const T*>(gdn, gdn_y, conv_in, mask, b, c),
-                           conv_out + long(b) * gdn.conv_out_batch + long(c) * gdn.conv_out_channel);
+      conv_state_update<T>(
+          gdn, conv_input<T, device const T*>(gdn, gdn_y, conv_in, mask, b, c),
+          conv_out + long(b) * gdn.conv_out_batch + long(c) * gdn.conv_out_channel);
     return;
   }
   const uint first = 8 * tg.y, n_rows = min(8u, args.rows - first);

@@ -5,8 +5,8 @@
 //   Q, K [B*T][Hk][Dk], KQ [B*T][Hk], gates [B*T][Hv] (decay, beta), float; masked: not written
 // Launch: 256 threads, a SIMD group a token and key head; grid (ceil(count Hk / 8), B).
 // Who: an output belongs to one SIMD group.
-#include "include/kernel.h"
 #include "include/gates.h"
+#include "include/kernel.h"
 
 template <typename T, int DK, int DV>
 [[kernel, max_total_threads_per_threadgroup(256)]] void qk_gates(

@@ -2,8 +2,8 @@
 //   X [R][x_stride], Y [R][y_stride], rows on 16 bytes; norm_weight [K]
 // Launch: 256 threads a row; grid (R). Threadgroup memory: 32 bytes.
 // Who: a row belongs to one threadgroup.
-#include "include/kernel.h"
 #include "include/abi.h"
+#include "include/kernel.h"
 #include "include/rows.h"
 
 template <typename T>
@@ -21,8 +21,8 @@ template <typename T>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const float inv = row_scale(squares, 1, args.k, args.eps);
   for (uint i = tid; i < args.k / 8; i += 256) {
-    const Eight<T> v = eight_normed<T>(eight_load<T>(x + i * WORDS),
-                                       eight_load<T>(norm_weight + i * WORDS), inv);
+    const Eight<T> v =
+        eight_normed<T>(eight_load<T>(x + i * WORDS), eight_load<T>(norm_weight + i * WORDS), inv);
 #pragma unroll
     for (uint j = 0; j < WORDS; ++j) y[i * WORDS + j] = v.w[j];
   }

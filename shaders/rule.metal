@@ -1,8 +1,8 @@
 // S = decay S; d = beta (v - S k); S = S + k d; O = round(S q), token by token, per value head.
 //   Q, K [B*T][Hk][Dk], KQ [B*T][Hk], gates [B*T][Hv] (decay, beta), float
 //   C [B*T][conv_channels], the columns of v
-//   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be one
-//   mask [B][T] if kMask; O [B*T][Hv][Dv], masked: not written
+//   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be
+//   one mask [B][T] if kMask; O [B*T][Hv][Dv], masked: not written
 // Launch: 32 SG threads; grid (Dv / (4 RPL SG), Hv, B). Threadgroup memory: 64 Dk + 128 RPL SG
 // bytes and 128.
 // Who: a column of the state belongs to one threadgroup, from load to store.
@@ -51,9 +51,9 @@ template <typename T, int DK, int DV, int RPL, int SG>
   const uint j = lane % LANES, local = (sg * (32 / LANES) + lane / LANES) * RPL;
   Rows<DK, RPL> r;
   if (kStateGiven)
-    rows_load<DK, DV, RPL>(
-        r, state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head, first + local,
-        j);
+    rows_load<DK, DV, RPL>(r,
+                           state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head,
+                           first + local, j);
   else
     rows_zero<DK, RPL>(r);
   const uint v = columns_of<DK, DV>(args).v + h * DV + first;
@@ -64,8 +64,8 @@ template <typename T, int DK, int DV, int RPL, int SG>
                                    32 * SG);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     rule_block<T, DK, RPL, COLUMNS>(
-        r, mem, local, j, n,
-        O + ((ulong(b) * args.tokens + t0) * args.v_heads + h) * DV + first, args.v_heads * DV);
+        r, mem, local, j, n, O + ((ulong(b) * args.tokens + t0) * args.v_heads + h) * DV + first,
+        args.v_heads * DV);
   }
   rows_store<DK, DV, RPL>(
       r, state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head, first + local,

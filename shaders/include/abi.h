@@ -19,20 +19,20 @@ struct ProjectionArgs {
 // The stages between the projections, and the update of the conv state.
 struct GdnArgs {
   unsigned int batch;
-  unsigned int tokens;      // of a sequence, in the rows of Y and of all stage buffers
-  unsigned int first;       // first token of this dispatch
-  unsigned int count;       // tokens of this dispatch
+  unsigned int tokens;  // of a sequence, in the rows of Y and of all stage buffers
+  unsigned int first;   // first token of this dispatch
+  unsigned int count;   // tokens of this dispatch
   unsigned int k_heads;
   unsigned int v_heads;
   unsigned int conv_channels;  // conv_dim, the columns of q, k and v
   unsigned int conv_taps;      // K, 1 to 4
   unsigned int conv_width;     // W, entries of a conv state, at least K - 1
-  unsigned int y_stride;    // from row to row of Y
+  unsigned int y_stride;       // from row to row of Y
   int mask_batch, mask_token;
   int conv_in_batch, conv_in_channel, conv_in_time;
   int conv_out_batch, conv_out_channel, conv_out_time;
   int state_in_batch, state_in_head;
   int state_out_batch, state_out_head;
-  float eps;                // of the gated norm
-  float q_scale;            // 1 / sqrt(Dk)
+  float eps;      // of the gated norm
+  float q_scale;  // 1 / sqrt(Dk)
 };

@@ -34,7 +34,7 @@ inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, P
   const uint hk = key_head(args, h);
   for (uint c = tid; c < 2 * DK + DV; c += threads) {
     const uint which = c < DK ? 0 : c < 2 * DK ? 1 : 2;
-    const uint channel = which == 0 ? hk * DK + c
+    const uint channel = which == 0   ? hk * DK + c
                          : which == 1 ? at.k + hk * DK + (c - DK)
                                       : at.v + h * DV + (c - 2 * DK);
     threadgroup float* to = which == 0   ? (threadgroup float*)mem.rule.q[0] + c
@@ -102,8 +102,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     rule_block<T, DK, RPL>(r, mem.rule, column, j, n, mem.o[0], DV);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint t = sg; t < n; t += SIMDS) {
-      typename M::template out<T> out =
-          G + ((row + t) * args.v_heads + h) * DV + lane * N;
+      typename M::template out<T> out = G + ((row + t) * args.v_heads + h) * DV + lane * N;
       if (mem.rule.scalars[t].w == 0.0f) {
         gated_norm_masked<T, N>(out);
         continue;

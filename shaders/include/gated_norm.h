@@ -8,8 +8,7 @@ inline void gated_norm(thread const float (&o)[N], thread const float (&z)[N],
                        thread const float (&w)[N], float eps, PO out) {
   const float inv = rsqrt(group_dot(o, o) / float(32 * N) + eps);
 #pragma unroll
-  for (int i = 0; i < N; ++i)
-    out[i] = T(rounded<T>(w[i] * rounded<T>(o[i] * inv)) * silu(z[i]));
+  for (int i = 0; i < N; ++i) out[i] = T(rounded<T>(w[i] * rounded<T>(o[i] * inv)) * silu(z[i]));
 }
 
 // What a masked token gives instead: the mixer adds zero.

@@ -1,6 +1,9 @@
 // Scalar arithmetic that every stage shares. Contraction is off: a fused multiply-add is written
 // fma(), so that a line rounds alike in whichever kernel it is inlined.
 #pragma once
+#include <metal_simdgroup_matrix>
+#include <metal_stdlib>
+using namespace metal;
 #pragma METAL fp contract(off)
 
 // How a task reaches what another threadgroup makes: plain pointers between dispatches. A

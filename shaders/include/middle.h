@@ -4,14 +4,14 @@
 #include "abi.h"
 #include "math.h"
 
-constant bool kMask [[function_constant(300)]];              // a mask is given
-constant bool kConvGiven [[function_constant(301)]];         // a conv state is given, else zeros
-constant bool kStateGiven [[function_constant(302)]];        // a recurrent state is, else zeros
-constant bool kTiledHeads [[function_constant(303)]];        // key head h % Hk, else h / (Hv / Hk)
-constant bool kKeysAdjacent [[function_constant(304)]];      // state in: Dk has stride 1, else Dv
-constant bool kKeysAdjacentOut [[function_constant(305)]];   // the same of the state out
-constant bool kFloatA [[function_constant(306)]];            // A_log is float, else the model dtype
-constant bool kFloatDt [[function_constant(307)]];           // the same of dt_bias
+constant bool kMask [[function_constant(300)]];             // a mask is given
+constant bool kConvGiven [[function_constant(301)]];        // a conv state is given, else zeros
+constant bool kStateGiven [[function_constant(302)]];       // a recurrent state is, else zeros
+constant bool kTiledHeads [[function_constant(303)]];       // key head h % Hk, else h / (Hv / Hk)
+constant bool kKeysAdjacent [[function_constant(304)]];     // state in: Dk has stride 1, else Dv
+constant bool kKeysAdjacentOut [[function_constant(305)]];  // the same of the state out
+constant bool kFloatA [[function_constant(306)]];           // A_log is float, else the model dtype
+constant bool kFloatDt [[function_constant(307)]];          // the same of dt_bias
 
 // Tokens that a threadgroup has in its memory at a time.
 constant constexpr uint BLOCK = 8;

@@ -129,9 +129,9 @@ inline void projection_sums(uint k, uint tile, device const uint4* W, thread con
 // Adds the segments and stores; with a residual, the rounded sum is added to it and rounded again.
 // Y, residual: the first of `rows` rows.
 template <typename T, int NT, typename PY>
-inline void projection_store(constant ProjectionArgs& args, uint tile, uint rows, PY Y,
-                             bool add, device const T* residual,
-                             threadgroup const ProjectionMemory<NT>& mem, uint tid, uint threads) {
+inline void projection_store(constant ProjectionArgs& args, uint tile, uint rows, PY Y, bool add,
+                             device const T* residual, threadgroup const ProjectionMemory<NT>& mem,
+                             uint tid, uint threads) {
   for (uint i = tid; i < 16 * NT * rows; i += threads) {
     const uint r = i / (16 * NT), c = i % (16 * NT), n = tile * 16 + c;
     if (n >= args.n) continue;

@@ -1,6 +1,7 @@
 // Activation rows as the projection reads them: plain, or normalised on the way by 1 + w.
 // Numeric geometry of the row norm: the eight segments of the projection; in a segment lane l takes
-// the groups of eight l, l + 32, .., summed in order by fma; butterfly; pairwise tree over segments.
+// the groups of eight l, l + 32, .., summed in order by fma; butterfly; pairwise tree over
+// segments.
 #pragma once
 #include "tile.h"
 

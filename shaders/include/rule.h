@@ -95,13 +95,12 @@ inline void rule_token(thread Rows<DK, RPL>& r, threadgroup const float4* k,
     const float d = (v[n] - decay * m[n]) * beta;
     v[n] = fma(d, kq, decay * y[n]);
 #pragma unroll
-    for (int i = 0; i < DK / 32; ++i)
-      r.s[n][i] = fma(kk[i], float4(d), r.s[n][i] * decay);
+    for (int i = 0; i < DK / 32; ++i) r.s[n][i] = fma(kk[i], float4(d), r.s[n][i] * decay);
   }
 }
 
-// n tokens of a block, in order; masked ones leave the state alone. out[t * stride + c] takes column
-// c of token t, rounded to the model dtype; local: the lane's first column within mem.v.
+// n tokens of a block, in order; masked ones leave the state alone. out[t * stride + c] takes
+// column c of token t, rounded to the model dtype; local: the lane's first column within mem.v.
 template <typename T, int DK, int RPL, int COLUMNS, typename PO>
 inline void rule_block(thread Rows<DK, RPL>& r, threadgroup const RuleMemory<DK, COLUMNS>& mem,
                        uint local, uint j, uint n, PO out, ulong stride) {

@@ -78,10 +78,10 @@ template <typename T>
 inline void acc_zero(thread Acc<T>& a) {
   for (int i = 0; i < 4; ++i) a.c[i] = 0.0f;
 }
-#define TMF_MMA(type)                                                           \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                    \
-      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"              \
-      : "+f"(a.c[0]), "+f"(a.c[1]), "+f"(a.c[2]), "+f"(a.c[3])                  \
+#define TMF_MMA(type)                                                                   \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                            \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                      \
+      : "+f"(a.c[0]), "+f"(a.c[1]), "+f"(a.c[2]), "+f"(a.c[3])                          \
       : "r"(w.w[0].x), "r"(w.w[0].y), "r"(w.w[0].z), "r"(w.w[0].w), "r"(x.w[0][2 * h]), \
         "r"(x.w[0][2 * h + 1]))
 inline void tile_mma(thread Acc<bfloat>& a, thread const Eight<bfloat>& w,

@@ -118,7 +118,9 @@ class Program:
             self.conv_out, self.state_out = states
         else:
             self.conv_out = new(self.batch, s.conv_dim, width, dtype=self.dtype)
-            order = (s.head_v_dim, s.head_k_dim) if keys_adjacent_out else (s.head_k_dim, s.head_v_dim)
+            order = (
+                (s.head_v_dim, s.head_k_dim) if keys_adjacent_out else (s.head_k_dim, s.head_v_dim)
+            )
             state = new(self.batch, s.num_v_heads, *order, dtype=torch.float32)
             self.state_out = state.transpose(-1, -2) if keys_adjacent_out else state
         self.y_stride = packing.padded_rows(self.n_in)
