@@ -4,13 +4,14 @@
     for finding in lint("shader.metal"):
         print(finding)                     # shader.metal:12: double: Metal has no double
 
-The language level and the wish for explicit multiply-adds are stated in the file, in a comment of its own:
+The language level and the wish for explicit multiply-adds are stated in the file, in comments:
 
     // metal_host: msl 3.2
     // metal_host: explicit-fma
 
-Without the first the level is 3.1.  The second asks for a finding at every floating-point `a * b + c` that
-a compiler may contract; it needs the compiler (see `lint_compiled`), the other rules only the text.
+Without the first the level is 3.1.  The second asks for a finding at every floating-point
+`a * b + c` that a compiler may contract.  That rule and the one on recursion look at what the
+compiler makes of the file (`lint_compiled`); the others need only the text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the preprocessor would leave of a Metal source file, as tokens: for the lint, which has no compiler.
+"""What the preprocessor would leave of a Metal source file, as tokens, for the lint.
 
-Conditions on macros that nobody defines are looked at both ways (two readings), so that neither branch hides.
+Conditions on macros that nobody defines are looked at both ways (two readings), so that neither
+branch hides.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .tokens import Source, Token, lex
 
-# never defined when Apple's compiler reads the file: the branches that only this package's builds take
+# never defined when Apple's compiler reads the file: branches that only this package's builds take
 HOST_ONLY = frozenset(
     {"MSL_GPU", "MSL_HOST", "MSL_SHIM", "MSL_CHECK", "__NVPTX__", "__clang_host__"}
 )
@@ -29,7 +30,7 @@ class Include:
 
 @dataclass
 class Reading:
-    """One way through the conditions: the code's tokens, macro bodies by name, and what else was met."""
+    """One way through the conditions: the code's tokens, macro bodies by name, other lines."""
 
     tokens: list[Token] = field(default_factory=list)
     macros: dict[str, list[Token]] = field(default_factory=dict)
@@ -51,7 +52,11 @@ class Reading:
 
 
 class Reader:
-    """Follows local includes and conditions.  load(path) -> text, or None where there is no such file."""
+    """Follows local includes and conditions.
+
+    load: path -> text, or None where there is no such file.  version: __METAL_VERSION__.
+    assume: whether a macro that nobody defines counts as defined.
+    """
 
     def __init__(self, load: Callable[[str], str | None], version: int, assume: bool):
         self.load = load

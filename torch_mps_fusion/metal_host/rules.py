@@ -1,4 +1,7 @@
-"""The lint's rules on tokens.  Each takes a Reading and an MSL level, yields ((file, line), rule, message)."""
+"""The lint's rules on tokens.
+
+Each takes a Reading and an MSL level and yields ((file, line), rule, message).
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,7 @@ def _order(call: str, argument: Sequence[Token], level: tuple[int, int]) -> Foun
         if order not in ORDERS:
             yield place, "memory-order", f"Metal has no memory_order_{order}"
         elif call == "atomic_thread_fence":
-            continue  # every order from the level that has the fence on, which is the rule msl-level
+            continue  # a level that has the fence has all its orders
         elif order != "relaxed" and level < ATOMIC_ORDERS_SINCE:
             message = (
                 f"{call} takes memory_order_relaxed only below MSL 4.1, got memory_order_{order}"
@@ -175,7 +178,7 @@ def headers(reading: Reading, level: tuple[int, int]) -> Found:
 
 
 def contraction(reading: Reading, level: tuple[int, int]) -> Found:
-    """`#pragma METAL fp contract(off)` before the first function, and nothing that turns it on again."""
+    """`#pragma METAL fp contract(off)` before the first function; nothing turns it on again."""
     off_at = None
     for text, file, line, at in reading.pragmas:
         m = re.fullmatch(
@@ -194,7 +197,7 @@ def contraction(reading: Reading, level: tuple[int, int]) -> Found:
             )
     first = _first_function(reading.tokens)
     if first is not None and (off_at is None or off_at > first[0]):
-        message = "floating-point contraction is on: #pragma METAL fp contract(off) must come before the code"
+        message = "contraction is on: #pragma METAL fp contract(off) must come before the code"
         yield first[1], "contraction", message
 
 
@@ -223,7 +226,7 @@ def threadgroup_variables(reading: Reading, level: tuple[int, int]) -> Found:
 
 
 def _declared(tokens: Sequence[Token]) -> list[str]:
-    """The words of a declaration up to its initialiser, without using/typedef/return and the like."""
+    """The words of a declaration up to its initialiser; none for using, typedef, return..."""
     top = [t.text for t in depth_zero(tokens)]
     if top[:1] and top[0] in ("using", "typedef", "return", "template", "friend", "case", "extern"):
         return []

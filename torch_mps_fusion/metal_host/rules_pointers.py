@@ -1,4 +1,4 @@
-"""The lint's rule on pointers and references: every one names the address space of what it points to."""
+"""The lint's rule on pointers and references: each names the address space it points into."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _QUALIFIERS = frozenset(
         "signed",
     }
 )
-_SCALARS = ["void", "bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "bfloat", "float", "size_t", "ptrdiff_t", "unsigned", "signed", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "auto", "uintptr_t"]
+_SCALARS = re.compile(
+    r"void|bool|char|uchar|short|ushort|int|uint|long|ulong|half|bfloat|float|auto|unsigned|signed"
+    r"|size_t|ptrdiff_t|u?int(8|16|32|64|ptr)_t"
+)
 _BUILT_IN = re.compile(
     r"(bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]|packed_\w+|(half|float)[234]x[234]"
     r"|atomic_(u?int|float|bool|u?long)|simdgroup_\w*8x8|vec|array|atomic|simdgroup_matrix"
@@ -42,11 +45,12 @@ _BEFORE_A_TYPE = frozenset(["(", ",", ";", "{", "}", "<", ">", "=", ":", "[", "r
 
 
 def known_types(tokens: Sequence[Token]) -> set[str]:
-    """Names of types: the language's, and those that the tokens declare."""
-    names = set(_SCALARS)
+    """Names of the types that the tokens declare."""
+    names: set[str] = set()
     for i, t in enumerate(tokens[:-1]):
         after = tokens[i + 1]
-        if t.text in ("struct", "class", "union", "enum", "typename") and after.kind == "id" or t.text == "using" and i + 2 < len(tokens) and tokens[i + 2].text == "=":
+        declared = t.text in ("struct", "class", "union", "enum", "typename") and after.kind == "id"
+        if declared or (t.text == "using" and [x.text for x in tokens[i + 2 : i + 3]] == ["="]):
             names.add(after.text)
         elif t.text == "typedef":
             end = next((k for k in range(i, len(tokens)) if tokens[k].text == ";"), len(tokens))
@@ -88,9 +92,8 @@ def _type_before(tokens: Sequence[Token], i: int, types: set[str]) -> tuple[bool
             k = open_
             if k < 1 or not _is_type(tokens[k - 1], types):
                 return False, False
-            continue_at = k - 1
             seen_type = True
-            k = continue_at
+            k -= 1
         elif _is_type(t, types) and (not seen_type or t.text in ("unsigned", "signed", "long")):
             seen_type = True
         elif seen_type and t.text == "::":
@@ -115,7 +118,9 @@ def _coherent(tokens: Sequence[Token], k: int) -> int | None:
 
 
 def _is_type(t: Token, types: set[str]) -> bool:
-    return t.kind == "id" and (t.text in types or _BUILT_IN.fullmatch(t.text) is not None)
+    return t.kind == "id" and (
+        t.text in types or any(p.fullmatch(t.text) for p in (_SCALARS, _BUILT_IN))
+    )
 
 
 def pointers(
@@ -142,7 +147,7 @@ def pointers(
 
 
 def _outer(stream: Sequence[Token], i: int, declarators: set[int]) -> tuple[bool, bool] | None:
-    """For the second star of `device float* thread*`: (True, is there a space between the stars)."""
+    """For the second star of `device float* thread*`: (True, is a space between the stars)."""
     k, space = i - 1, False
     while k >= 0 and (stream[k].text in SPACES or stream[k].text in _QUALIFIERS):
         space = space or stream[k].text in SPACES

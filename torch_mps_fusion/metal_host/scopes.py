@@ -1,4 +1,4 @@
-"""Which braces enclose a token: namespace, struct, function, kernel; and where functions begin.  For the lint."""
+"""Which braces enclose a statement: namespace, struct, function, kernel.  For the lint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tokens of Metal source text, with places, for the lint and the mutator.
 
-This is a lexer, not a compiler: it knows comments, strings, preprocessor lines and brackets, so that a rule
-about `double` never fires on the word in a comment, a string or a longer name.
+This is a lexer, not a compiler: it knows comments, strings, preprocessor lines and brackets, so
+that a rule about `double` never fires on the word in a comment, a string or a longer name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w*)")
 
 @dataclass(frozen=True)
 class Token:
-    """One token: kind is id, num, str, char, punct or comment; start an offset; line counted from 1.
+    """One token.
 
+    kind: id, num, str, char, punct or comment.  start: an offset.  line: counted from 1.
     macro: the name of the macro whose replacement text the token belongs to, or None.
     file: whatever name was given to `lex`.
     """
