@@ -34,7 +34,7 @@ EXPECTED = {
     "drop-flag@shader.metal:10#1": "(mem_flags::mem_device | mem_flags::mem_none);",
     "drop-barrier@shader.metal:11#0": "  (void)0;\n  atomic_thread_fence",
     "drop-fence@shader.metal:12#0": "  (void)0;\n}",
-    "drop-flag@shader.metal:12#0": "atomic_thread_fence(mem_flags::mem_none, memory_order_acq_rel);",
+    "drop-flag@shader.metal:12#0": "_fence(mem_flags::mem_none, memory_order_acq_rel);",
     "weaken-order@shader.metal:12#0": "memory_order_acquire);",
     "weaken-order@shader.metal:12#1": "memory_order_release);",
     "weaken-scope@shader.metal:12#0": "memory_order_acq_rel, thread_scope_threadgroup);",

@@ -1,4 +1,4 @@
-"""Mutants of a shader: each lacks one thing that orders memory, so that a suite can demand all be caught.
+"""Mutants of a shader: each lacks one thing that orders memory; a suite can demand all be caught.
 
     from torch_mps_fusion.metal_host.mutate import mutants, hunt
 
@@ -6,12 +6,13 @@
         ...
         return "data race on buffer(1)" # what was reported, or None when nothing was
 
-    report = hunt(mutants("shader.metal"), judge, explained={"drop-barrier@shader.metal:31#0": "why"})
+    explained = {"drop-barrier@shader.metal:31#0": "why it changes nothing"}
+    report = hunt(mutants("shader.metal"), judge, explained)
     assert not report.survivors, report
 
-A mutant that no run can tell from the original is *equivalent*: `explained` maps its id to the proof.  An
-explained mutant that is caught after all, or an explanation of an id that does not exist, is an error of
-the suite and is listed in `report.stale`.
+A mutant that no run can tell from the original is *equivalent*: `explained` maps its id to the
+proof.  An explained mutant that is caught after all, or an explanation of an id that does not exist,
+is an error of the suite and is listed in `report.stale`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ _WEAKER_SCOPES = {
 class Mutant:
     """One changed shader.
 
-    id: kind@file:line#n, the same as long as the lines above keep their number; n counts mutants of one
-        kind on one line.
+    id: kind@file:line#n, n counting the mutants of one kind on one line.
     path: the file that was changed (the shader or one of its local includes), as it was reached.
     text: the whole new text of that file.
     """
@@ -59,7 +59,10 @@ class Mutant:
     text: str
 
     def write(self, directory: str | os.PathLike[str], shader: str | os.PathLike[str]) -> Path:
-        """Copy the shader and its local includes to a directory, with this change; the new shader's path."""
+        """Copy the shader and its local includes to a directory, with this change.
+
+        Returns the new shader's path.  ValueError when an include lies outside the shader's directory.
+        """
         root = Path(shader).parent
         for path in sources(shader):
             relative = os.path.relpath(path, root)
@@ -178,15 +181,9 @@ def _call_edits(tokens: Sequence[Token], i: int, end: int) -> Iterator[Edit]:
 
 
 def _flag_edits(call: str, argument: Sequence[Token]) -> Iterator[Edit]:
-    flags = [
-        (k, a)
-        for k, a in enumerate(argument)
-        if a.text.startswith("mem_") and a.text != "mem_flags"
-    ]
-    for k, flag in flags:
-        if flag.text == "mem_none":
-            continue
-        yield "drop-flag", flag.start, flag.end, "mem_none", f"{call} without {flag.text}"
+    for a in argument:
+        if a.text.startswith("mem_") and a.text not in ("mem_flags", "mem_none"):
+            yield "drop-flag", a.start, a.end, "mem_none", f"{call} without {a.text}"
 
 
 def _fence_edits(given: Sequence[Sequence[Token]]) -> Iterator[Edit]:
