@@ -11,8 +11,8 @@
     assert not report.survivors, report
 
 A mutant that no run can tell from the original is *equivalent*: `explained` maps its id to the
-proof.  An explained mutant that is caught after all, or an explanation of an id that does not exist,
-is an error of the suite and is listed in `report.stale`.
+proof.  An explained mutant that is caught after all, or an explanation of an id that does not
+exist, is an error of the suite and is listed in `report.stale`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Mutant:
     def write(self, directory: str | os.PathLike[str], shader: str | os.PathLike[str]) -> Path:
         """Copy the shader and its local includes to a directory, with this change.
 
-        Returns the new shader's path.  ValueError when an include lies outside the shader's directory.
+        Returns the new shader's path.  ValueError: an include lies outside the shader's directory.
         """
         root = Path(shader).parent
         for path in sources(shader):
