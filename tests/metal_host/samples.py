@@ -228,6 +228,33 @@ def scan_lookback(rng: np.random.Generator, spin: int = 0, tiles: int = 6) -> Sa
     return Sample("lookback.metal", "scan_lookback", (tiles,), (threads,), buffers, verify)
 
 
+def pack_tiles(W: np.ndarray) -> np.ndarray:
+    """W [N][K] bfloat bits -> [N/16][K/16][32][4] words in Apple's order (shaders/native_tile.h)."""
+    N, K = W.shape
+    lane = np.arange(32)
+    k = ((lane >> 2) & 4) + ((lane >> 1) & 3)
+    pair = ((lane >> 2) & 2) + (lane & 1)
+    tiles = W.reshape(N // 16, 16, K // 16, 16)
+    words = []
+    for k0, n0 in ((0, 0), (0, 8), (8, 0), (8, 8)):
+        low, high = (tiles[:, n0 + 2 * pair + i, :, k0 + k] for i in (0, 1))
+        words.append(low.astype(np.uint32) | high.astype(np.uint32) << 16)
+    return np.ascontiguousarray(np.stack(words, -1).transpose(1, 2, 0, 3))
+
+
+def native_tile(rng: np.random.Generator) -> Sample:
+    N, K = 32, 64
+    X, W = to_bfloat(normal(rng, 8, K)), to_bfloat(normal(rng, N, K))
+    Y = np.full((8, N), np.nan, np.float32)
+    want = from_bfloat(X).astype(np.float64) @ from_bfloat(W).astype(np.float64).T
+
+    def verify() -> None:
+        close(Y, want, 1e-5)
+
+    buffers = [X, pack_tiles(W), Y, u32(N, K)]
+    return Sample("native_tile.metal", "native_tile", (N // 32,), (64,), buffers, verify)
+
+
 ALL: dict[str, Callable[[np.random.Generator], Sample]] = {
     "rmsnorm": rmsnorm,
     "rmsnorm_bf16": lambda rng: rmsnorm(rng, bfloat=True),
@@ -236,6 +263,7 @@ ALL: dict[str, Callable[[np.random.Generator], Sample]] = {
     "gemm8_1": gemm8,
     "gemm8_4": lambda rng: gemm8(rng, 4),
     "matvec": matvec,
+    "native_tile": native_tile,
     "persist": persist,
     "reduce_sum": reduce,
     "reduce_max": lambda rng: reduce(rng, "max"),
