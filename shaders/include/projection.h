@@ -115,7 +115,7 @@ inline void projection_sums(uint k, uint tile, device const uint4* W, thread con
   for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
     Acc<T> acc[NT];
 #pragma unroll
-    for (int t = 0; t < NT; ++t) acc_zero(acc[t]);
+    for (int t = 0; t < NT; ++t) acc_zero(acc[t], lane);
     segment_sum<T, NT, U, PIPE>(acc, w, tile_stride, rows, segment_begin(steps, s),
                                 segment_begin(steps, s + 1), s, ready);
 #pragma unroll

@@ -40,7 +40,7 @@ struct Acc {
 inline uint lane_row(uint lane) { return ((lane >> 2) & 4) + ((lane >> 1) & 3); }
 inline uint lane_pair(uint lane) { return ((lane >> 2) & 2) + (lane & 1); }
 template <typename T>
-inline void acc_zero(thread Acc<T>& a) {
+inline void acc_zero(thread Acc<T>& a, uint) {
   a.c[0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   a.c[1] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 }
@@ -51,14 +51,17 @@ inline simdgroup_matrix<T, 8, 8> fragment(vec<T, 2> pair) {
   f.thread_elements()[1] = pair.y;
   return f;
 }
+// Operands are named: the library may take them by reference.
 template <typename T>
 inline void tile_mma(thread Acc<T>& a, thread const Eight<T>& w, thread const Eight<T>& x, int h) {
-  const simdgroup_matrix<T, 8, 8> x0 = fragment<T>(eight_pair<T>(x, 2 * h));
-  const simdgroup_matrix<T, 8, 8> x1 = fragment<T>(eight_pair<T>(x, 2 * h + 1));
-  simdgroup_multiply_accumulate(a.c[0], x0, fragment<T>(eight_pair<T>(w, 0)), a.c[0]);
-  simdgroup_multiply_accumulate(a.c[1], x0, fragment<T>(eight_pair<T>(w, 1)), a.c[1]);
-  simdgroup_multiply_accumulate(a.c[0], x1, fragment<T>(eight_pair<T>(w, 2)), a.c[0]);
-  simdgroup_multiply_accumulate(a.c[1], x1, fragment<T>(eight_pair<T>(w, 3)), a.c[1]);
+#pragma unroll
+  for (int f = 0; f < 2; ++f) {
+    simdgroup_matrix<T, 8, 8> left = fragment<T>(eight_pair<T>(x, 2 * h + f));
+    simdgroup_matrix<T, 8, 8> low = fragment<T>(eight_pair<T>(w, 2 * f));
+    simdgroup_matrix<T, 8, 8> high = fragment<T>(eight_pair<T>(w, 2 * f + 1));
+    simdgroup_multiply_accumulate(a.c[0], left, low, a.c[0]);
+    simdgroup_multiply_accumulate(a.c[1], left, high, a.c[1]);
+  }
 }
 template <typename T>
 inline float acc_value(thread Acc<T>& a, int i) {
@@ -71,12 +74,14 @@ inline uint acc_row(uint lane, int) { return lane_row(lane); }
 template <typename T>
 struct Acc {
   float c[4];
+  uint lane;
 };
 inline uint lane_row(uint lane) { return lane >> 2; }
 inline uint lane_pair(uint lane) { return lane & 3; }
 template <typename T>
-inline void acc_zero(thread Acc<T>& a) {
+inline void acc_zero(thread Acc<T>& a, uint lane) {
   for (int i = 0; i < 4; ++i) a.c[i] = 0.0f;
+  a.lane = lane;
 }
 #define TMF_MMA(type)                                                                   \
   asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                            \
@@ -95,16 +100,15 @@ inline void tile_mma(thread Acc<half>& a, thread const Eight<half>& w, thread co
 // No float matrix unit: the four lanes of a quad hand round their k pairs.
 inline void tile_mma(thread Acc<float>& a, thread const Eight<float>& w,
                      thread const Eight<float>& x, int h) {
-  const uint lane = m_lane();
 #pragma unroll
   for (int f = 0; f < 2; ++f)
 #pragma unroll
     for (uint j = 0; j < 4; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 wp = simd_shuffle(eight_pair<float>(w, 2 * f + (i >> 1)), (lane & 28) + j);
+        const float2 wp = simd_shuffle(eight_pair<float>(w, 2 * f + (i >> 1)), (a.lane & 28) + j);
         const float2 xp =
-            simd_shuffle(eight_pair<float>(x, 2 * h + f), 4 * (2 * (lane & 3) + (i & 1)) + j);
+            simd_shuffle(eight_pair<float>(x, 2 * h + f), 4 * (2 * (a.lane & 3) + (i & 1)) + j);
         a.c[i] = fma(wp.y, xp.y, fma(wp.x, xp.x, a.c[i]));
       }
 }

@@ -82,7 +82,7 @@ class Program:
     """Dispatches of one call of a layer in `variant` ("packed" or "core").
 
     hidden (B, T, H); states both or neither; mask (B, T) bool. In place: the results are the states
-    that were given. After the run: `output`, `conv_out`, `state_out`.
+    that were given. After the run: `results`, and the stage buffers under the kernels' names.
     """
 
     def __init__(
@@ -138,6 +138,10 @@ class Program:
         self._input()
         {"packed": self._packed, "core": self._core}[variant]()
         self._output()
+
+    @property
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.output, self.conv_out, self.state_out
 
     # ---- pieces
 
@@ -234,7 +238,7 @@ class Program:
     def _input(self) -> None:
         x, norm = self.hidden.reshape(self.rows, -1), self.layer.input_norm_weight
         if norm is not None and self.geometry.joined_norm:
-            normed = self.arena.new(*x.shape, dtype=self.dtype)
+            self.normed = normed = self.arena.new(*x.shape, dtype=self.dtype)
             args = abi.write(
                 "ProjectionArgs",
                 **dict.fromkeys(("n", "tiles", "r_stride", "groups"), 0),
@@ -262,12 +266,12 @@ class Program:
         s, b, io, rows = self.shape, self.batch, self.io, self.rows
         dims = f"dk{s.head_k_dim}dv{s.head_v_dim}"
         f32 = torch.float32
-        C = self.arena.new(rows, s.conv_dim, dtype=self.dtype)
-        Q = self.arena.new(rows, s.key_dim, dtype=f32)
-        K = self.arena.new(rows, s.key_dim, dtype=f32)
-        KQ = self.arena.new(rows, s.num_k_heads, dtype=f32)
-        gates = self.arena.new(rows, s.num_v_heads, 2, dtype=f32)
-        O = self.arena.new(rows, s.value_dim, dtype=self.dtype)  # noqa: E741
+        self.C = C = self.arena.new(rows, s.conv_dim, dtype=self.dtype)
+        self.Q = Q = self.arena.new(rows, s.key_dim, dtype=f32)
+        self.K = K = self.arena.new(rows, s.key_dim, dtype=f32)
+        self.KQ = KQ = self.arena.new(rows, s.num_k_heads, dtype=f32)
+        self.gates = gates = self.arena.new(rows, s.num_v_heads, 2, dtype=f32)
+        self.O = O = self.arena.new(rows, s.value_dim, dtype=self.dtype)  # noqa: E741
         la = self.layer
         for i, (first, count) in enumerate(self._blocks()):
             args = self._args(first, count)
