@@ -31,13 +31,7 @@ template <typename T, int DK, int DV, int RPL>
   core_task<T, DK, DV, RPL, Apart>(args, in, tg.x, tg.y, Y, G, mem, tid, sg, lane, Nothing());
 }
 
-#define TMF_SIZES(io, T)                                                      \
-  TMF_KERNEL("tmf_core_" io "_f32_dk32dv32r2__group", core, T, 32, 32, 2)     \
-  TMF_KERNEL("tmf_core_" io "_f32_dk64dv64r2__group", core, T, 64, 64, 2)     \
-  TMF_KERNEL("tmf_core_" io "_f32_dk64dv128r2__group", core, T, 64, 128, 2)   \
-  TMF_KERNEL("tmf_core_" io "_f32_dk128dv64r2__group", core, T, 128, 64, 2)   \
-  TMF_KERNEL("tmf_core_" io "_f32_dk128dv128r2__group", core, T, 128, 128, 2) \
-  TMF_KERNEL("tmf_core_" io "_f32_dk128dv128r4__group", core, T, 128, 128, 4)
-TMF_SIZES("bf16", bfloat)
-TMF_SIZES("f16", half)
-TMF_SIZES("f32", float)
+#define TMF_FOR_DIMS(dk, dv)                                          \
+  TMF_KERNELS("core", "dk" #dk "dv" #dv "r2__group", core, dk, dv, 2) \
+  TMF_KERNELS("core", "dk" #dk "dv" #dv "r4__group", core, dk, dv, 4)
+#include "include/dims.h"

@@ -31,12 +31,6 @@ template <typename T, int DK, int DV>
   gated_norm<T, N>(o, z, w, args.eps, out);
 }
 
-#define TMF_SIZES(io, T)                                                                \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk32dv32__simd", gated_norm_stage, T, 32, 32)   \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv64__simd", gated_norm_stage, T, 64, 64)   \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk64dv128__simd", gated_norm_stage, T, 64, 128) \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk128dv64__simd", gated_norm_stage, T, 128, 64) \
-  TMF_KERNEL("tmf_gated_norm_" io "_f32_dk128dv128__simd", gated_norm_stage, T, 128, 128)
-TMF_SIZES("bf16", bfloat)
-TMF_SIZES("f16", half)
-TMF_SIZES("f32", float)
+#define TMF_FOR_DIMS(dk, dv) \
+  TMF_KERNELS("gated_norm", "dk" #dk "dv" #dv "__simd", gated_norm_stage, dk, dv)
+#include "include/dims.h"

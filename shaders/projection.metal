@@ -72,14 +72,13 @@ template <typename T, int NT, int SG, int U, bool PIPE>
   }
 }
 
-TMF_KERNEL("tmf_projection_bf16_f32_nt1u2p__group", projection, bfloat, 1, 8, 2, true)
-TMF_KERNEL("tmf_projection_bf16_f32_nt1u4__group", projection, bfloat, 1, 8, 4, false)
-TMF_KERNEL("tmf_projection_bf16_f32_nt1u4p__group", projection, bfloat, 1, 8, 4, true)
-TMF_KERNEL("tmf_projection_bf16_f32_nt2u2p__group", projection, bfloat, 2, 8, 2, true)
-TMF_KERNEL("tmf_projection_f16_f32_nt1u2p__group", projection, half, 1, 8, 2, true)
-TMF_KERNEL("tmf_projection_f16_f32_nt1u4__group", projection, half, 1, 8, 4, false)
-TMF_KERNEL("tmf_projection_f16_f32_nt1u4p__group", projection, half, 1, 8, 4, true)
-TMF_KERNEL("tmf_projection_f16_f32_nt2u2p__group", projection, half, 2, 8, 2, true)
-TMF_KERNEL("tmf_projection_f32_f32_nt1u1p__group", projection, float, 1, 8, 1, true)
-TMF_KERNEL("tmf_projection_f32_f32_nt1u2__group", projection, float, 1, 8, 2, false)
-TMF_KERNEL("tmf_projection_f32_f32_nt1u2p__group", projection, float, 1, 8, 2, true)
+#if TMF_TILES(1, 2)
+TMF_KERNELS("projection", "nt1u2p__group", projection, 1, 8, 2, true)
+#endif
+#if TMF_TILES(1, 4)
+TMF_KERNELS("projection", "nt1u4__group", projection, 1, 8, 4, false)
+TMF_KERNELS("projection", "nt1u4p__group", projection, 1, 8, 4, true)
+#endif
+#if TMF_TILES(2, 2)
+TMF_KERNELS("projection", "nt2u2p__group", projection, 2, 8, 2, true)
+#endif

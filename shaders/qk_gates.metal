@@ -39,12 +39,5 @@ template <typename T, int DK, int DV>
   }
 }
 
-#define TMF_SIZES(io, T)                                                      \
-  TMF_KERNEL("tmf_qk_gates_" io "_f32_dk32dv32__simd", qk_gates, T, 32, 32)   \
-  TMF_KERNEL("tmf_qk_gates_" io "_f32_dk64dv64__simd", qk_gates, T, 64, 64)   \
-  TMF_KERNEL("tmf_qk_gates_" io "_f32_dk64dv128__simd", qk_gates, T, 64, 128) \
-  TMF_KERNEL("tmf_qk_gates_" io "_f32_dk128dv64__simd", qk_gates, T, 128, 64) \
-  TMF_KERNEL("tmf_qk_gates_" io "_f32_dk128dv128__simd", qk_gates, T, 128, 128)
-TMF_SIZES("bf16", bfloat)
-TMF_SIZES("f16", half)
-TMF_SIZES("f32", float)
+#define TMF_FOR_DIMS(dk, dv) TMF_KERNELS("qk_gates", "dk" #dk "dv" #dv "__simd", qk_gates, dk, dv)
+#include "include/dims.h"

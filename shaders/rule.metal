@@ -72,13 +72,7 @@ template <typename T, int DK, int DV, int RPL, int SG>
       j);
 }
 
-#define TMF_SIZES(io, T)                                                           \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk32dv32r1s4__group", rule, T, 32, 32, 1, 4)     \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk64dv64r1s4__group", rule, T, 64, 64, 1, 4)     \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk64dv128r1s4__group", rule, T, 64, 128, 1, 4)   \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk128dv64r1s4__group", rule, T, 128, 64, 1, 4)   \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk128dv128r1s4__group", rule, T, 128, 128, 1, 4) \
-  TMF_KERNEL("tmf_rule_" io "_f32_dk128dv128r2s4__group", rule, T, 128, 128, 2, 4)
-TMF_SIZES("bf16", bfloat)
-TMF_SIZES("f16", half)
-TMF_SIZES("f32", float)
+#define TMF_FOR_DIMS(dk, dv)                                               \
+  TMF_KERNELS("rule", "dk" #dk "dv" #dv "r1s4__group", rule, dk, dv, 1, 4) \
+  TMF_KERNELS("rule", "dk" #dk "dv" #dv "r2s4__group", rule, dk, dv, 2, 4)
+#include "include/dims.h"
