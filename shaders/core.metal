@@ -11,8 +11,8 @@
 template <typename T, int DK, int DV, int RPL>
 [[kernel, max_total_threads_per_threadgroup(8 * DV / RPL)]] void core(
     device const T* Y [[buffer(0)]], device const T* conv_weight [[buffer(1)]],
-    device const T* conv_state [[buffer(2)]], device const void* A_log [[buffer(3)]],
-    device const void* dt_bias [[buffer(4)]], device const T* norm_weight [[buffer(5)]],
+    device const T* conv_state [[buffer(2)]], device const uchar* A_log [[buffer(3)]],
+    device const uchar* dt_bias [[buffer(4)]], device const T* norm_weight [[buffer(5)]],
     device const float* state_in [[buffer(6)]], device float* state_out [[buffer(7)]],
     device const uchar* mask [[buffer(8)]], device T* G [[buffer(9)]],
     constant GdnArgs& args [[buffer(10)]], uint2 tg [[threadgroup_position_in_grid]],

@@ -11,7 +11,7 @@
 template <typename T, int DK, int DV>
 [[kernel, max_total_threads_per_threadgroup(256)]] void qk_gates(
     device const T* C [[buffer(0)]], device const T* Y [[buffer(1)]],
-    device const void* A_log [[buffer(2)]], device const void* dt_bias [[buffer(3)]],
+    device const uchar* A_log [[buffer(2)]], device const uchar* dt_bias [[buffer(3)]],
     device const uchar* mask [[buffer(4)]], device float* Q [[buffer(5)]],
     device float* K [[buffer(6)]], device float* KQ [[buffer(7)]],
     device float2* gates [[buffer(8)]], constant GdnArgs& args [[buffer(9)]],

@@ -28,7 +28,7 @@ class KernelName:
 
     `io` is the dtype of the tensors, `acc` of sums, `scope` what one output belongs to. `tile`
     holds letters and numbers in turn: {"dk": 128, "dv": 128, "r": 2} for "dk128dv128r2"; a letter
-    without a number, as in "row" or the last of "nt1u2p", is 1.
+    without a number, as the last of "nt1u2p", is 1.
     """
 
     op: str
@@ -64,3 +64,14 @@ def flat_text(path: str | Path) -> str:
         return _INCLUDE.sub(lambda m: read(file.parent / m[1]).rstrip("\n"), text)
 
     return read(Path(path))
+
+
+# The values of TMF_IO in shaders/include/kernel.h.
+_IO = {"f16": 16, "bf16": 17, "f32": 32}
+
+
+def defines(name: str) -> dict[str, int]:
+    """Preprocessor macros with which the family's text compiles little else than this kernel."""
+    parsed = parse_name(name)
+    chosen = {f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "nt", "u")}
+    return {"TMF_IO": _IO[parsed.io]} | chosen

@@ -17,8 +17,8 @@ template <typename T>
 struct CoreBuffers {
   device const T* conv_weight;  // [conv_dim][K]
   device const T* conv_state;
-  device const void* A_log;  // [Hv]
-  device const void* dt_bias;
+  device const uchar* A_log;  // [Hv]
+  device const uchar* dt_bias;
   device const T* norm_weight;  // [Dv]
   device const float* state_in;
   device float* state_out;

@@ -10,15 +10,15 @@ inline void unit(thread float (&x)[N], float scale) {
   for (int i = 0; i < N; ++i) x[i] = x[i] * inv * scale;
 }
 
-// A vector of model dtype or float, by switch.
+// An element of a vector of model dtype or float, by switch.
 template <typename T>
-inline float gate_parameter(device const void* p, uint i, bool is_float) {
+inline float gate_parameter(device const uchar* p, uint i, bool is_float) {
   return is_float ? ((device const float*)p)[i] : float(((device const T*)p)[i]);
 }
 
 // (decay, beta) of value head h; y: the row of its token.
 template <typename T, typename PY>
-inline float2 gates_of(PY y, Columns at, device const void* A_log, device const void* dt_bias,
+inline float2 gates_of(PY y, Columns at, device const uchar* A_log, device const uchar* dt_bias,
                        uint h) {
   const float beta = rounded<T>(sigmoid(float(y[at.b + h])));
   const float A = exp(gate_parameter<T>(A_log, h, kFloatA));

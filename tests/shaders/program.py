@@ -195,7 +195,7 @@ class Program:
         residual: Tensor | None = None,
         conv_state: bool = False,
     ) -> None:
-        tile = self.geometry.tile or ("nt1u2p" if self.io != "f32" else "nt1u2")
+        tile = self.geometry.tile or ("nt1u2p")
         nt, k = int(tile[2]), x.shape[-1]
         tiles = packing.padded_rows(n) // packing.TILE
         groups = self.geometry.groups or tiles // nt
@@ -245,7 +245,7 @@ class Program:
                 k=x.shape[1], rows=self.rows, x_stride=x.shape[1], y_stride=x.shape[1], eps=1e-6,
             )  # fmt: skip
             args = torch.frombuffer(args, dtype=torch.uint8)
-            name = f"tmf_rms_norm_{self.io}_f32_row__group"
+            name = f"tmf_rms_norm_{self.io}_f32_n256__group"
             self._add(name, {}, (self.rows,), 256, [x, norm, normed, args])
             x, norm = normed, None
         self._projection(self.w_in, x, self.Y, self.n_in, norm=norm)
@@ -276,7 +276,7 @@ class Program:
         for i, (first, count) in enumerate(self._blocks()):
             args = self._args(first, count)
             self._add(
-                f"tmf_conv_{io}_f32_t8__thread",
+                f"tmf_conv_{io}_f32_n256__thread",
                 self._use("kMask", "kConvGiven"),
                 (ceil(count / 8), ceil(s.conv_dim / 256), b),
                 256,

@@ -56,9 +56,7 @@ def make_mask(batch: int, tokens: int, seed: int = 3) -> Tensor:
     return mask
 
 
-def make_case(
-    setting: Setting, dtype: torch.dtype, batch: int, tokens: int, seed: int = 0
-) -> Case:
+def make_case(setting: Setting, dtype: torch.dtype, batch: int, tokens: int, seed: int = 0) -> Case:
     shape = setting.shape
     layer = make_layer(
         shape,

@@ -6,16 +6,16 @@ import abi
 import pytest
 
 from torch_mps_fusion import shaders
+from torch_mps_fusion.metal_host import build, source
 
 TEXTS = {f: shaders.flat_text(abi.SHADERS / f"{f}.metal") for f in shaders.FAMILIES}
 
 
-def host_names(text: str) -> list[str]:
-    """Names in the instance lists, with the dtype macro written out."""
-    names = re.findall(r'TMF_KERNEL\("([^"]+)"(?! io)', text)
-    for io in re.findall(r'TMF_SIZES\("(\w+)"', text):
-        names += [f"{a}{io}{b}" for a, b in re.findall(r'TMF_KERNEL\("([^"]+)" io "([^"]+)"', text)]
-    return names
+def host_names(family: str, **macros: int) -> list[str]:
+    """Host names of the instances that the file lists, macros expanded."""
+    flags = [f"-D{k}={v}" for k, v in macros.items()]
+    program = build.prepare(source.flatten(abi.SHADERS / f"{family}.metal"), flags)
+    return [entry.host for entry in program.entries]
 
 
 def test_families_are_the_files():
@@ -24,12 +24,20 @@ def test_families_are_the_files():
 
 @pytest.mark.parametrize("family", shaders.FAMILIES)
 def test_every_name_parses_and_says_its_family(family):
-    names = host_names(TEXTS[family])
+    names = host_names(family)
     assert len(names) == len(set(names)) >= 3
     for name in names:
         parsed = shaders.parse_name(name)
         assert parsed.op == family and parsed.acc == "f32" and parsed.tile
     assert {shaders.parse_name(n).io for n in names} == {"f32", "f16", "bf16"}
+
+
+@pytest.mark.parametrize("family", shaders.FAMILIES)
+def test_defines_choose_a_kernel_out_of_its_family(family):
+    """Little else is compiled: what is left differs in nothing that has a macro."""
+    for name in host_names(family)[::5]:
+        left = host_names(family, **shaders.defines(name))
+        assert name in left and len(left) <= 2
 
 
 def test_parse_name():
