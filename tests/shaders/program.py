@@ -198,6 +198,7 @@ class Program:
         tile = self.geometry.tile or ("nt1u2p")
         nt, k = int(tile[2]), x.shape[-1]
         tiles = packing.padded_rows(n) // packing.TILE
+        assert tiles % nt == 0, f"{tiles} tiles do not go by {nt}"
         groups = self.geometry.groups or tiles // nt
         args = abi.write(
             "ProjectionArgs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from cases import Layer, Shape, make_hidden, make_layer, make_states
@@ -72,7 +72,3 @@ def make_case(setting: Setting, dtype: torch.dtype, batch: int, tokens: int, see
         )
     mask = make_mask(batch, tokens) if setting.masked else None
     return Case(layer, make_hidden(shape, batch, tokens, dtype), states, mask)
-
-
-def with_dims(shape: Shape, dk: int, dv: int) -> Shape:
-    return replace(shape, head_k_dim=dk, head_v_dim=dv)
