@@ -79,10 +79,6 @@ class Layer:
             self.out_proj,
         )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.conv_weight.dtype
-
 
 def make_layer(
     shape: Shape,
