@@ -1,7 +1,7 @@
 """The sample shaders with inputs, launch geometry and numpy's answer: one function a kernel.
 
-Every function takes a random generator and returns a fresh Sample; its `verify` looks at the buffers
-after the launch and raises AssertionError when they are not what numpy computes.
+Every function takes a random generator and returns a fresh Sample; its `verify` looks at the
+buffers after the launch and raises AssertionError when they are not what numpy computes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 
 SHADERS = Path(__file__).parent / "shaders"
+# values for the function constants of a shader that has some
+CONSTANTS: dict[str, dict[str, object]] = {"rmsnorm.metal": {"has_residual": True}}
 
 
 @dataclass
 class Sample:
-    """One launch.  buffers: arrays by buffer index; threadgroup_bytes: of [[threadgroup(0)]], 0 if none."""
+    """One launch.
+
+    buffers: arrays by buffer index.  threadgroup_bytes: of [[threadgroup(0)]], 0 if there is none.
+    """
 
     shader: str
     kernel: str
@@ -229,7 +234,7 @@ def scan_lookback(rng: np.random.Generator, spin: int = 0, tiles: int = 6) -> Sa
 
 
 def pack_tiles(W: np.ndarray) -> np.ndarray:
-    """W [N][K] bfloat bits -> [N/16][K/16][32][4] words in Apple's order (shaders/native_tile.h)."""
+    """W [N][K] bfloat bits -> [N/16][K/16][32][4] words, Apple's order of native_tile.h."""
     N, K = W.shape
     lane = np.arange(32)
     k = ((lane >> 2) & 4) + ((lane >> 1) & 3)

@@ -2,6 +2,8 @@
 //   buffers[i]        address of buffer(i) in global memory
 //   threadgroups[i]   byte offset of threadgroup(i) in the launch's dynamic shared memory, a
 //                     multiple of 16
+// Everything is inlined into the entry, so that the threadgroup variables that a kernel needs are
+// those that its entry names.
 #pragma once
 namespace msl {
 constexpr uint BUFFERS = 31, THREADGROUPS = 31;
@@ -80,8 +82,9 @@ struct Tv {
 }  // namespace msl
 #define MSL_THREADGROUP(name) \
   static threadgroup __attribute__((loader_uninitialized)) msl_type_##name name;
+// the prefix, which ptx.py takes away, keeps the entry from being an overload of the kernel
 #define MSL_ENTRY(name) \
-  extern "C" __attribute__((nvptx_kernel)) void name(msl::Arguments msl_arguments)
+  extern "C" __attribute__((nvptx_kernel, flatten)) void mh_entry_##name(msl::Arguments msl_arguments)
 #define MSL_DEVICE(index) msl::Dv{msl_arguments.buffers[index]}
 #define MSL_CONSTANT(index) msl::Cv{msl_arguments.buffers[index]}
 #define MSL_LOCAL(index) msl::Tv{msl_arguments.threadgroups[index]}
