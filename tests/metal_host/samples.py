@@ -256,7 +256,7 @@ def native_tile(rng: np.random.Generator) -> Sample:
     def verify() -> None:
         close(Y, want, 1e-5)
 
-    buffers = [X, pack_tiles(W), Y, u32(N, K)]
+    buffers = [X.view(np.uint32), pack_tiles(W), Y, u32(N, K)]
     return Sample("native_tile.metal", "native_tile", (N // 32,), (64,), buffers, verify)
 
 
