@@ -139,9 +139,13 @@ def matvec(rng: np.random.Generator) -> Sample:
 
 
 def persist(
-    rng: np.random.Generator, kernel: str = "ticket", groups: int = 4, spin: int = 0
+    rng: np.random.Generator,
+    kernel: str = "ticket",
+    groups: int = 4,
+    spin: int = 0,
+    threads: int = 64,
 ) -> Sample:
-    tiles, tile, threads = 4, 128, 64
+    tiles, tile = 4, 128
     x, tmp = normal(rng, tiles * tile), np.zeros(tiles * tile, np.float32)
     out, ctl = np.full(tiles, np.nan, np.float32), np.zeros(4, np.uint32)
     want = (x.astype(np.float64) ** 2).sum() + np.arange(tiles)
@@ -219,8 +223,9 @@ def last_arriver(rng: np.random.Generator) -> Sample:
     return Sample("last_arriver.metal", "last_arriver", (groups,), (64,), buffers, verify)
 
 
-def scan_lookback(rng: np.random.Generator, spin: int = 0, tiles: int = 6) -> Sample:
-    threads = 64
+def scan_lookback(
+    rng: np.random.Generator, spin: int = 0, tiles: int = 6, threads: int = 64
+) -> Sample:
     x = rng.integers(0, 2**32, tiles * threads, np.uint32)
     y, ctl = np.zeros_like(x), np.zeros(2, np.uint32)
     sums, prefixes, stage = (np.zeros(tiles, np.uint32) for _ in range(3))

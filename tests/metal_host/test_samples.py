@@ -6,6 +6,7 @@ A failure names its seed: `launch(ALL[name](default_rng(seed)), **schedule(seed)
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,28 +83,43 @@ def test_static_roles_need_residency() -> None:
     assert bounded.buffers[3][2] == 1, "the bounded form sets its own error word"
 
 
-@pytest.mark.parametrize("name", ["scan_lookback", "persist"])
+WAITING = {"scan_lookback": scan_lookback, "persist": persist}
+UNFAIR_SEEDS = range(1, 17)
+
+
+@pytest.mark.parametrize("name", WAITING)
 def test_unfair_mode_stops_an_unbounded_wait(name: str) -> None:
-    sample = {"scan_lookback": scan_lookback, "persist": persist}[name](np.random.default_rng(0))
-    with pytest.raises(FaultError) as caught:
-        launch(sample, schedule="unfair")
-    fault = caught.value.faults[0]
-    assert fault.kind == "livelock", fault
-    text = sample.path.read_text().split("\n")
-    assert fault.location is not None and fault.location.file == str(sample.path)
-    assert "atomic_load_explicit" in text[fault.location.line - 1], fault
+    """A worker that took a ticket is starved: the others wait for it, and that is reported."""
+    stopped = 0
+    for seed in UNFAIR_SEEDS:
+        sample = WAITING[name](np.random.default_rng(seed), threads=32)
+        try:
+            launch(sample, schedule="unfair", seed=seed)
+            sample.verify()
+        except FaultError as error:
+            (fault,) = error.faults
+            assert fault.kind == "livelock", fault
+            text = sample.path.read_text().split("\n")
+            assert fault.location is not None
+            assert Path(fault.location.file).name == sample.path.name
+            assert "atomic_load_explicit" in text[fault.location.line - 1], fault
+            stopped += 1
+    assert stopped > len(UNFAIR_SEEDS) // 2
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_unfair_mode_ends_a_bounded_wait_in_its_own_error(seed: int) -> None:
-    scan = scan_lookback(np.random.default_rng(seed), spin=100)
-    launch(scan, schedule="unfair", seed=seed)
-    assert scan.buffers[5][1] != 0
-    with pytest.raises(AssertionError, match="gave up"):
-        scan.verify()
-    two_stages = persist(np.random.default_rng(seed), spin=100)
-    launch(two_stages, schedule="unfair", seed=seed)
-    assert two_stages.buffers[3][2] == 1
+@pytest.mark.parametrize("name", WAITING)
+def test_unfair_mode_ends_a_bounded_wait_in_its_own_error(name: str) -> None:
+    """The same with a bound: every launch ends, right or with the kernel's own error word set."""
+    errors = 0
+    for seed in UNFAIR_SEEDS:
+        sample = WAITING[name](np.random.default_rng(seed), spin=100, threads=32)
+        launch(sample, schedule="unfair", seed=seed)
+        ctl = sample.buffers[{"scan_lookback": 5, "persist": 3}[name]]
+        error = ctl[{"scan_lookback": 1, "persist": 2}[name]]
+        if error == 0:
+            sample.verify()
+        errors += error != 0
+    assert errors > len(UNFAIR_SEEDS) // 2
 
 
 def test_bounded_wait_is_right_when_it_need_not_give_up() -> None:

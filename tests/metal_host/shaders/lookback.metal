@@ -50,16 +50,13 @@ static bool look_back(uint tile, SharedWords sums, SharedWords prefixes, device 
   return true;
 }
 
-kernel void scan_lookback(device const uint* x [[buffer(0)]], device uint* y [[buffer(1)]],
-                          SharedWords sums [[buffer(2)]], SharedWords prefixes [[buffer(3)]],
-                          device atomic_uint* stage [[buffer(4)]],
-                          device atomic_uint* ctl [[buffer(5)]],
-                          constant LookbackArgs& a [[buffer(6)]],
-                          uint tid [[thread_position_in_threadgroup]],
-                          uint threads [[threads_per_threadgroup]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                          uint simdgroups [[simdgroups_per_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]]) {
+kernel void scan_lookback(
+    device const uint* x [[buffer(0)]], device uint* y [[buffer(1)]],
+    SharedWords sums [[buffer(2)]], SharedWords prefixes [[buffer(3)]],
+    device atomic_uint* stage [[buffer(4)]], device atomic_uint* ctl [[buffer(5)]],
+    constant LookbackArgs& a [[buffer(6)]], uint tid [[thread_position_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup uint part[32], my_tile, base, ok;
   if (tid == 0) my_tile = atomic_fetch_add_explicit(&ctl[0], 1u, memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
