@@ -273,6 +273,11 @@ PAIRS = {
         outside("static float f(float a) {\n#pragma METAL fp contract(fast)\n  return a; }"),
         outside("static float f(float a) {\n#pragma METAL fp contract(off)\n  return a; }"),
     ),
+    "directive inside a comment": (
+        "directive",
+        "// Sums. metal_host: msl 3.2\n" + outside(""),
+        "// Sums.\n\n// metal_host: msl 3.2\n" + outside(""),
+    ),
     "directive not understood": (
         "directive",
         "// metal_host: msl 9.9\n" + outside(""),
@@ -330,7 +335,7 @@ def test_unknown_level_names_what_is_accepted(level: str) -> None:
 
 def test_wishes() -> None:
     asked, findings = wishes(
-        "/* metal_host: explicit-fma */\n// metal_host: msl 3.2\n// see metal_host: msl\n"
+        "/* metal_host: explicit-fma */\n// metal_host: msl 3.2\n// see metal_host: levels\n"
     )
     assert (asked.level, asked.explicit_fma, findings) == ((3, 2), True, [])
 

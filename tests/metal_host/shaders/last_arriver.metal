@@ -1,6 +1,7 @@
 // out[0] = sum of x in one dispatch: every threadgroup leaves a partial sum and takes a ticket, the
 // one with the last ticket adds the partial sums in order, so that the bits do not depend on it.
 // x: [groups][n]; partial: [groups]; ticket: one word, zero before the launch and after it.
+
 // metal_host: msl 3.2
 #include <metal_stdlib>
 #pragma METAL fp contract(off)

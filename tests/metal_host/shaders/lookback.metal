@@ -4,6 +4,7 @@
 // sums, prefixes: [tiles]; stage: [tiles], zero before the launch: 1 sum published, 2 prefix too.
 // ctl: [0] next ticket, [1] error: 1 + the tile that gave up.  Both zero before the launch.
 // spin: polls of one tile before a threadgroup gives up; 0 waits for ever.
+
 // metal_host: msl 3.2
 #include <metal_stdlib>
 #pragma METAL fp contract(off)

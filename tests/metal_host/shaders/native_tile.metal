@@ -1,5 +1,6 @@
 // Y = X W^T from packed tiles. X: [8][K] bfloat; W: [N / 16][K / 16][32 lanes][4 words], each word
 // two bfloats in the device's operand order; Y: [8][N] float. A simdgroup makes 16 outputs.
+
 // metal_host: msl 3.1
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
