@@ -81,7 +81,8 @@ extern "C" u64 mh_atomic(void* p, u32 op, u32 type, u64 value, u64* expected) {
   const void* pc = __builtin_return_address(0);
   if (S->aborted) leave();
   S->counts.atomics++;
-  if (S->exploring() || S->o.preempt) yield(false);
+  f->group->events++;
+  if (S->exploring() || S->o.preempt || S->o.lost) yield(false);
   if (S->o.check) {
     u32 how = op == MH_LOAD ? ATOMIC : op == MH_STORE ? ATOMIC | WRITE : ATOMIC | WRITE | MODIFY;
     note_access(p, BYTES[type], how, pc);
@@ -93,13 +94,13 @@ extern "C" u64 mh_atomic(void* p, u32 op, u32 type, u64 value, u64* expected) {
     if (wrote) atomic_written(f, p, op != MH_STORE);
   }
   bool lockstep = !S->o.allow_simdgroup_spin && !S->shared_next;
-  if (wrote && lockstep) lane_wrote(f, p);
+  if (lockstep && op != MH_STORE) lane_read(f, p, pc);
+  if (lockstep && wrote) lane_wrote(f, p);
   if (changed || op == MH_STORE) {
     if (changed) note_progress();
     f->read_pc = nullptr;
     return old;
   }
-  if (lockstep && !wrote) lane_read(f, p, pc);
   f->poll = {p, old, pc};
   if (!seen_before(f, p, old)) return old;
   note_poll();

@@ -108,7 +108,7 @@ void start_simds(Group* g) {
     s.live = std::min(32u, g->threads - 32 * i);
     s.arrived = s.parity = s.waits = 0;
     s.full_mask = s.live_mask = s.live == 32 ? ~0u : (1u << s.live) - 1;
-    s.polled = false;
+    s.quiet = 1000;
     s.combine = nullptr;
   }
 }
@@ -135,8 +135,9 @@ void start_memory(Group* g) {
 void start(Group* g, u32 number) {
   g->number = number;
   g->rank = S->counts.started++;
-  g->steps = 0;
-  g->lost = g->polled = false;
+  g->events = 0;
+  g->quiet = 1000;
+  g->lost = false;
   g->position = NOWHERE;
   g->ready.count = 0;
   MhPos at = position(number, S->grid), cut = S->size;
@@ -147,8 +148,8 @@ void start(Group* g, u32 number) {
   g->threads = g->live = cut.x * cut.y * cut.z;
   g->arrived = 0;
   bool loses = std::find(S->lost.begin(), S->lost.end(), number) != S->lost.end();
-  g->lost_after = loses ? 1 + S->random() % 64 : ~u64(0);
-  g->budget = S->o.policy == MH_UNFAIR && S->o.seed ? 1 + S->random() % 64 : 1;
+  g->lost_after = loses ? S->random() % 32 : ~0u;
+  g->budget = S->o.policy == MH_UNFAIR && S->o.seed ? 2 + S->random() % (2u << S->random() % 5) : 2;
   start_simds(g);
   start_memory(g);
   for (u32 i = 0; i < g->threads; ++i) start_fiber(g, g->fibers[i], i);

@@ -93,12 +93,12 @@ Fiber* pick_priority() {
   return take(g, S->random() % g->ready.count);
 }
 // The threadgroup that started last, polling or not. Others that have started are starved, and
-// the one that runs joins them after a few steps as long as there is another to start.
+// the one that runs joins them after a few events as long as there is another to start.
 Fiber* pick_unfair() {
   Group* last = nullptr;
   for (Group* g : S->runnable)
     if (!last || g->rank > last->rank) last = g;
-  if ((!last || last->steps >= last->budget) && start_next()) return pick_unfair();
+  if ((!last || last->events >= last->budget) && start_next()) return pick_unfair();
   return last ? take(last, 0) : nullptr;
 }
 }  // namespace
@@ -129,7 +129,7 @@ Fiber* pick() {
   }
   if (!f) return nullptr;
   Group* g = f->group;
-  if (++g->steps > g->lost_after && !g->lost) {
+  if (g->events >= g->lost_after && !g->lost) {
     lose(g);
     return pick();
   }
@@ -182,15 +182,12 @@ bool others_move() {
   S->stale = 0;
   return now_ms() - S->stale_since < 1000;
 }
-}  // namespace
 
-void note_poll() {
-  ++S->counts.spins;
-  current->group->polled = true;
-  current->simd->polled = true;
+void check_stale(u64 polls) {
   // Under the unfair schedule nobody else gets a turn while this threadgroup can run.
   u64 running = S->o.policy == MH_UNFAIR ? current->group->ready.count : S->ready + S->low.count;
-  if (++S->stale <= u64(S->o.spin_limit) * (running + 1)) return;
+  S->stale += polls;
+  if (S->stale <= u64(S->o.spin_limit) * (running + 1) || !current->poll.pc) return;
   if (S->shared_progress && others_move()) return;
   bool starved = S->o.policy == MH_UNFAIR && !S->runnable.empty();
   std::string text = starved ? "no progress while threadgroups that have started are starved"
@@ -200,5 +197,20 @@ void note_poll() {
                        place(current->poll.pc) + "; " + waiting());
   text.~basic_string();
   leave();
+}
+}  // namespace
+
+void note_poll() {
+  ++S->counts.spins;
+  current->group->quiet = current->simd->quiet = 0;
+  check_stale(1);
+}
+
+// Threads that meet between polls are no progress: they may all be waiting in one loop.
+void note_meeting(u32& quiet, u32 threads) {
+  if (++quiet > 16)
+    note_progress();
+  else
+    check_stale(threads);
 }
 }  // namespace mh

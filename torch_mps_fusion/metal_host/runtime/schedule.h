@@ -10,5 +10,6 @@ bool start_next();                // starts the next threadgroup, if there is on
 Fiber* pick();                    // the next fiber, or none
 void note_progress();             // something happened that others may wait for
 void note_poll();                 // a repeated read that changed nothing; may end the launch
+void note_meeting(u32& quiet, u32 threads);  // threads met at a barrier or operation
 void finished(Group* g);
 }  // namespace mh

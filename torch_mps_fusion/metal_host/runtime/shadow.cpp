@@ -8,8 +8,8 @@ namespace mh {
 namespace {
 enum Flags : u8 {
   INITIALISED = 1,
-  WROTE_ATOMIC = 2,
-  WROTE_COHERENT = 4,
+  LAST_ATOMIC = 2,     // the last write was atomic
+  WROTE_COHERENT = 4,  // the last plain write
   EVER_READ = 8,
   EVER_WRITTEN = 16,
   READ0_ATOMIC = 32,  // and READ0_ATOMIC << 1 for the second
@@ -46,27 +46,30 @@ struct Check {
   }
   // Data of another threadgroup, in order, but not through coherent(device) on both sides.
   void crosses(const Cell& c) const {
-    bool theirs = c.flags & (WROTE_ATOMIC | WROTE_COHERENT), mine = how & (ATOMIC | COHERENT);
-    if ((theirs && mine) || (c.write.id - 1) / S->threads == f->group->number) return;
+    bool last_atomic = c.flags & LAST_ATOMIC;
+    const Access& last = last_atomic ? c.atomic : c.write;
+    bool theirs = last_atomic || c.flags & WROTE_COHERENT, mine = how & (ATOMIC | COHERENT);
+    if ((theirs && mine) || (last.id - 1) / S->threads == f->group->number) return;
     const char* side = theirs ? "this access is" : mine ? "that write is" : "both are";
-    report("coherence", pc, c.write.pc,
+    report("coherence", pc, last.pc,
            std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " meets the write by " + who(c.write.id) + words(" at @[+%x]", c.write.pc) +
+               " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
                " of another threadgroup, but " + side + " not through a coherent(device) pointer");
   }
-  void against_write(const Cell& c) const {
-    if (!c.write.id || (how & ATOMIC && c.flags & WROTE_ATOMIC)) return;
-    if (!before(c.write.id, c.write.time, f, space))
-      race(c.write, c.flags & WROTE_ATOMIC ? "atomic write" : "write");
-    else if (space == DEVICE)
-      crosses(c);
+  bool ordered(const Access& other, const char* other_word) const {
+    if (!other.id || before(other.id, other.time, f, space)) return true;
+    race(other, other_word);
+    return false;
+  }
+  void against_writes(const Cell& c) const {
+    if (!ordered(c.write, "write")) return;
+    if (!(how & ATOMIC) && !ordered(c.atomic, "atomic write")) return;
+    if (space == DEVICE && (c.write.id || c.atomic.id)) crosses(c);
   }
   void against_reads(const Cell& c) const {
     for (int i = 0; i < 2; ++i) {
       bool atomic = c.flags & (READ0_ATOMIC << i);
-      if (!c.read[i].id || (how & ATOMIC && atomic)) continue;
-      if (!before(c.read[i].id, c.read[i].time, f, space))
-        race(c.read[i], atomic ? "atomic read" : "read");
+      if (!(how & ATOMIC && atomic)) ordered(c.read[i], atomic ? "atomic read" : "read");
     }
   }
   void needs_value(const Cell& c) const {
@@ -77,18 +80,22 @@ struct Check {
   }
   void write(Cell& c) const {
     if (how & MODIFY) needs_value(c);
-    against_write(c);
+    against_writes(c);
     against_reads(c);
-    c.write = {f->id + 1, f->order.time, pc};
-    c.read[0].id = c.read[1].id = 0;
-    u8 kept = c.flags & (EVER_READ | EVER_WRITTEN);
-    c.flags = u8(kept | INITIALISED | EVER_WRITTEN | (how & ATOMIC ? WROTE_ATOMIC : 0) |
-                 (how & COHERENT ? WROTE_COHERENT : 0));
-    if (how & ATOMIC && !(kept & EVER_WRITTEN)) c.flags &= u8(~EVER_WRITTEN);
+    Access now{f->id + 1, f->order.time, pc};
+    if (how & ATOMIC) {
+      c.atomic = now;
+      c.flags |= INITIALISED | LAST_ATOMIC;
+      return;
+    }
+    c.write = now;
+    c.atomic.id = c.read[0].id = c.read[1].id = 0;
+    u8 kept = c.flags & EVER_READ;
+    c.flags = u8(kept | INITIALISED | EVER_WRITTEN | (how & COHERENT ? WROTE_COHERENT : 0));
   }
   void read(Cell& c) const {
     needs_value(c);
-    against_write(c);
+    against_writes(c);
     int slot = free_slot(c);
     c.read[slot] = {f->id + 1, f->order.time, pc};
     u8 atomic_bit = u8(READ0_ATOMIC << slot);
@@ -226,6 +233,9 @@ void note_access(const void* address, u32 bytes, u32 how, const void* pc) {
     f->read_pc = nullptr;
   else
     maybe_polls(f, p, bytes, pc);
-  if (S->o.preempt && S->random() % S->o.preempt == 0) yield(false);
+  if (S->o.preempt && S->random() % S->o.preempt == 0) {
+    g->events++;
+    yield(false);
+  }
 }
 }  // namespace mh

@@ -69,19 +69,19 @@ struct Fiber {
 struct Simd {
   u32 live, arrived, parity, waits;
   u32 live_mask, full_mask, used_mask[2];
-  bool polled;
+  u32 quiet;  // operations since a poll
   Site site;
   u32 need;
   void (*combine)(void*, u32);
   // two exchange areas in turn, so that a fast lane cannot overwrite what a slow one still reads
   alignas(32) char slots[2][32][32];
 };
-// Shadow of one granule (4, 2 or 1 bytes): the last write and two reads.
+// Shadow of one granule (4, 2 or 1 bytes): the last plain and atomic write, and two reads.
 struct Access {
   u32 id, time, pc;  // id: thread + 1
 };
 struct Cell {
-  Access write, read[2];
+  Access write, atomic, read[2];
   u8 flags;
 };
 struct Region {
@@ -106,8 +106,10 @@ struct Ring {  // FIFO of fibers
 struct Group {  // a threadgroup in flight; reused for later ones
   u32 number, threads, live, arrived, barrier_flags;
   u32 rank;              // how many threadgroups had started before it
-  u64 steps, lost_after, budget;
-  bool lost, polled;
+  u32 events;            // its atomics, barriers and pre-emptions: the places where it may be stopped
+  u32 budget, lost_after;
+  u32 quiet;             // barriers since a poll
+  bool lost;
   size_t position;       // in Scheduler::runnable
   Site site;
   MhShared shared;

@@ -17,6 +17,7 @@ void arrive(Fiber* f, Site site) {
   went_on(f);
   f->site = site;
   f->spun = false;
+  f->read_pc = nullptr;
   if (!s->arrived) {
     s->site = site;
   } else if (!(s->site == site)) {
@@ -29,9 +30,8 @@ void arrive(Fiber* f, Site site) {
 
 void release(Fiber* f) {
   Simd* s = f->simd;
+  note_meeting(s->quiet, s->live);
   s->arrived = 0;
-  if (!s->polled) note_progress();
-  s->polled = false;
   lanes(f, [&](Fiber& x) {
     if (x.state == AT_SIMD) make_ready(&x);
   });
@@ -115,6 +115,7 @@ void mh_barrier(u32 flags, const char* file, int line) {
   went_on(f);
   f->site = site;
   f->spun = false;
+  f->read_pc = nullptr;
   if (!g->arrived) {
     g->site = site;
     g->barrier_flags = flags;
@@ -139,8 +140,8 @@ void mh_barrier(u32 flags, const char* file, int line) {
     return;
   }
   S->counts.barriers++;
-  if (!g->polled) note_progress();
-  g->polled = false;
+  g->events++;
+  note_meeting(g->quiet, g->threads);
   g->arrived = 0;
   if (S->checking()) meet_group(g);
   for (u32 i = 0; i < g->threads; ++i)

@@ -73,7 +73,7 @@ struct Tv {
 };
 }  // namespace msl
 #define MSL_ENTRY(name)                                          \
-  extern "C" __attribute__((visibility("default"), nodebug, no_sanitize("thread"))) void \
+  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void \
       mh_entry_##name(const msl::Thread* msl_thread)
 #define MSL_DEVICE(index) msl::Dv{msl_thread->shared->buffers[index]}
 #define MSL_CONSTANT(index) msl::Cv{msl_thread->shared->buffers[index]}
