@@ -34,7 +34,8 @@ def of(tmp_path: Path, body: str, outside: str = "", head: str = HEAD) -> list[t
 RECURSIVE = {
     "itself": (
         "static float f(uint n) { return n ? f(n - 1) + 1.0f : 0.0f; }\n",
-        "static float g(uint n) { return n; }\nstatic float f(uint n) { return n ? g(n - 1) : 0; }\n",
+        "static float g(uint n) { return n; }\n"
+        "static float f(uint n) { return n ? g(n - 1) : 0; }\n",
         [5],
     ),
     "each other": (

@@ -1,4 +1,4 @@
-"""Every mutant of the sample shaders is caught by the checking build, or is proved to change nothing."""
+"""Every mutant of the sample shaders is caught by the checking build, or is proved equivalent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from samples import ALL, CONSTANTS, SHADERS, Sample
+
 from torch_mps_fusion.metal_host import FaultError, Library
 from torch_mps_fusion.metal_host.mutate import Mutant, hunt, mutants
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from samples import ALL, Sample, persist, scan_lookback
+
 from torch_mps_fusion.metal_host import FaultError, Library, Result
 
 SEEDS = 50

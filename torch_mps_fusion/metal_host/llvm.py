@@ -44,16 +44,17 @@ class Debug:
         self.nodes = {m[1]: (m[2], m[3]) for m in _NODE.finditer(text)}
 
     def _field(self, node: str, name: str) -> str | None:
-        found = re.search(rf"\b{name}: !?([\w.$]+|\"[^\"]*\")", self.nodes[node][1])
+        fields = self.nodes.get(node, ("", ""))[1]
+        found = re.search(rf"\b{name}: !?([\w.$]+|\"[^\"]*\")", fields)
         return found[1].strip('"') if found else None
 
     def file(self, node: str) -> str:
         """The file that a scope lies in."""
         number = self._field(node, "file")
-        while number is None and (up := self._field(node, "scope")) in self.nodes:
-            node = str(up)
+        while number is None and (up := self._field(node, "scope")) is not None:
+            node = up
             number = self._field(node, "file")
-        return (self._field(number, "filename") or "") if number in self.nodes else ""
+        return (number and self._field(number, "filename")) or ""
 
     def place(self, node: str) -> tuple[str, int]:
         """(file, line) of a location or a function."""
@@ -98,5 +99,3 @@ def unoptimised(path: str, value: int, metal_version: int) -> str:
         given.write_text(f"#include <metal_stdlib>\n{program.text}\n{glue}")
         compiler.invoke([*command, "-o", str(out), str(given)], path)
         return out.read_text()
-
-

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import compiler, cuda, rewrite, source
+from .build import prepare
 from .errors import CompileError
 from .source import KernelDecl
 
@@ -87,18 +88,14 @@ def build(
     text = source.flatten(path, [os.fspath(d) for d in include_dirs])
     given = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     flags = [*compiler.predefined(metal_version), "-DMSL_GPU=1", *given]
-    code = compiler.preprocess(_METAL_INCLUDE.sub("", text.marked()), flags)
-    program = rewrite.rewrite(code)
-    flags += rewrite.constant_flags(program, constants or {}, code)
+    program = prepare(text, flags)
+    flags += rewrite.constant_flags(program, constants or {}, text.text)
     glue = "\n".join(f"MSL_ENTRY({e.host}) {{ {rewrite.call(e)} }}" for e in program.entries)
     ptx = _compile(f"#include <metal_stdlib>\n{program.text}\n{glue}\n", flags, path)
     ptx = re.sub(r"\bmh_entry_(\w+)", r"\1", ptx)
     _refuse_unlinked(ptx, path)
     ptx = _bounded(ptx, {e.host: e.decl for e in program.entries})
     return Module(path, ptx, {e.host: _kernel(ptx, e) for e in program.entries})
-
-
-_METAL_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>[^\n]*", re.M)
 
 
 def _kernel(ptx: str, entry: rewrite.Entry) -> PtxKernel:
