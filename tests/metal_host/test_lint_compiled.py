@@ -95,6 +95,12 @@ def test_multiply_adds_only_on_request(tmp_path: Path) -> None:
     assert of(tmp_path, CONTRACTIBLE["float"][0], head=plain) == []
 
 
+def test_threadgroup_memory(tmp_path: Path) -> None:
+    body = "threadgroup float a[%d]; { threadgroup float b[64]; b[i] = 1; } a[i] = 2;"
+    assert of(tmp_path, body % 8129) == [("threadgroup-memory", 5)]
+    assert of(tmp_path, body % 8128) == []
+
+
 def test_both_sides_of_a_function_constant(tmp_path: Path) -> None:
     constant = "constant bool on [[function_constant(0)]];\n"
     body = "if (on) {\n x[i] += x[1] * x[2];\n } else {\n x[i] -= x[3] * x[4];\n }"

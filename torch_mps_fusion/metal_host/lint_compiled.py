@@ -14,6 +14,8 @@ from pathlib import Path
 from . import llvm, source
 from .lint import Finding, lint, wishes
 
+THREADGROUP_LIMIT = 32 * 1024
+
 
 def _cycles(functions: dict[str, llvm.Function]) -> Iterator[list[str]]:
     """Each function that can reach itself, with the way back."""
@@ -47,6 +49,7 @@ def lint_compiled(
         debug, functions = llvm.Debug(made), llvm.functions(made)
         found |= set(_recursion(functions, debug))
         found |= set(_multiply_adds(functions, debug, explicit))
+        found |= set(_threadgroup_memory(made, functions, debug))
     return sorted(found)
 
 
@@ -72,6 +75,21 @@ def _multiply_adds(
             if file in explicit:
                 message = "a * b + c may be contracted: write fma(), or round the product first"
                 yield Finding(file, line, "implicit-fma", message)
+
+
+def _threadgroup_memory(
+    text: str, functions: dict[str, llvm.Function], debug: llvm.Debug
+) -> Iterator[Finding]:
+    for entry in [f.removeprefix("mh_entry_") for f in functions if f.startswith("mh_entry_")]:
+        variables = llvm.threadgroup_variables(text, functions, entry)
+        total = sum(size for _, size in variables)
+        called = [functions.get(c.callee) for c in functions[f"mh_entry_{entry}"].calls]
+        nodes = [f.node for f in called if f is not None and f.node is not None]
+        if total > THREADGROUP_LIMIT and nodes:
+            file, line = debug.place(nodes[0])
+            sizes = ", ".join(f"{name} {size}" for name, size in variables)
+            message = f"{entry}: {total} bytes of threadgroup memory ({sizes}), at most 32768"
+            yield Finding(file, line, "threadgroup-memory", message)
 
 
 def lint_all(path: str | os.PathLike[str], level: tuple[int, int] | None = None) -> list[Finding]:

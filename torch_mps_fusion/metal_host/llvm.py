@@ -79,6 +79,26 @@ def functions(text: str) -> dict[str, Function]:
     return out
 
 
+def threadgroup_variables(
+    text: str, functions: dict[str, Function], kernel: str
+) -> tuple[tuple[str, int], ...]:
+    """Name and bytes of each threadgroup variable of a kernel (host name), and of what it calls."""
+    strings = dict(re.findall(r'^@([\w.]+) = .*? c"(.*?)\\00"', text, re.M))
+    out: dict[str, tuple[str, int]] = {}
+    todo = [f"mh_entry_{kernel}"]
+    seen = set(todo)
+    while todo:
+        for call in functions[todo.pop()].calls:
+            if call.callee == "mh_threadgroup":  # key, bytes, alignment, name, place
+                key, name = re.findall(r"@([\w.]+)", call.arguments)[:2]
+                size = re.findall(r"\bi64 (?:noundef )?(\d+)", call.arguments)[0]
+                out[key] = (strings.get(name, name), int(size))
+            elif call.callee in functions and call.callee not in seen:
+                seen.add(call.callee)
+                todo.append(call.callee)
+    return tuple(out.values())
+
+
 def unoptimised(path: str, value: int, metal_version: int) -> str:
     """Unoptimised LLVM text of a shader; every function constant has the value."""
     text = source.flatten(path)
