@@ -237,7 +237,12 @@ PAIRS = {
     "fence order unknown": (
         "memory-order",
         MSL32 + inside(FENCE % "consume"),
+        MSL32 + inside(FENCE % "relaxed"),
+    ),
+    "fence order before 4.1": (
+        "memory-order",
         MSL32 + inside(FENCE % "acq_rel"),
+        MSL41 + inside(FENCE % "acq_rel"),
     ),
     "fence below 3.2": ("msl-level", inside(FENCE % "seq_cst"), MSL32 + inside(FENCE % "seq_cst")),
     "coherent below 3.2": (

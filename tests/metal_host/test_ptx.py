@@ -101,6 +101,23 @@ def test_device_atomics_are_relaxed_at_device_scope(tmp_path: Path, body: str) -
     assert instructions(text, r"atom|red|(?:ld|st)\.relaxed") == [ATOMICS[body]]
 
 
+def test_ordered_atomics_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.metal"
+    path.write_text(HEAD + KERNEL % "u[i] = atomic_load_explicit(c, memory_order_acquire);")
+    with pytest.raises(CompileError, match="atomic_load_explicit: the PTX target has relaxed"):
+        build(path, metal_version=410)
+
+
+@pytest.mark.parametrize("order", ["acquire", "release", "acq_rel"])
+def test_fences_of_later_orders(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "k.metal"
+    call = f"atomic_thread_fence(mem_flags::mem_device, memory_order_{order}, {{}});"
+    scopes = ("thread_scope_threadgroup", "thread_scope_device", "thread_scope_system")
+    path.write_text(HEAD + KERNEL % "x[i] = 1;".join(call.format(s) for s in scopes))
+    text = entry(build(path, metal_version=410), "k")
+    assert instructions(text, "fence") == [f"fence.acq_rel.{s}" for s in ("cta", "gpu", "sys")]
+
+
 def test_threadgroup_atomics_are_relaxed_at_threadgroup_scope(tmp_path: Path) -> None:
     text = ptx_of(
         tmp_path,

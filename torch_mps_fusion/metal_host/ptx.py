@@ -30,6 +30,9 @@ ARCH = "sm_90a"
 PTX_VERSION = 85
 
 
+_ORDERED_ATOMIC = re.compile(r"\b(atomic_\w+_explicit)\s*\([^;]*memory_order_(?!relaxed)\w+")
+
+
 @dataclass(frozen=True)
 class PtxKernel:
     """One entry of a module.
@@ -89,6 +92,8 @@ def build(
     given = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     flags = [*compiler.predefined(metal_version), "-DMSL_GPU=1", *given]
     program = prepare(text, flags)
+    if found := _ORDERED_ATOMIC.search(program.text):
+        raise CompileError(f"{path}: {found[1]}: the PTX target has relaxed atomics only")
     flags += rewrite.constant_flags(program, constants or {}, text.text)
     glue = "\n".join(f"MSL_ENTRY({e.host}) {{ {rewrite.call(e)} }}" for e in program.entries)
     ptx = _compile(f"#include <metal_stdlib>\n{program.text}\n{glue}\n", flags, path)
