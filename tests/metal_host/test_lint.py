@@ -205,6 +205,11 @@ PAIRS = {
             "[[kernel]] void g() { threadgroup float t[4], u; { threadgroup uint v; v = 1; } }"
         ),
     ),
+    "threadgroup variable after an operator": (
+        "threadgroup-variable",
+        outside("struct S { int a; bool operator<(S o) { threadgroup int t; return a < t; } };"),
+        outside("struct S { int a; bool operator<(S o) { int t = 1; return a < o.a + t; } };"),
+    ),
     "program-scope variable": (
         "program-scope",
         outside("constexpr int N = 4; static const float y[2] = {1, 2};"),

@@ -146,13 +146,6 @@ def _ptx(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _bench() -> int:
-    print(f"a launch of {bench.GROUPS} threadgroups of {bench.THREADS} threads")
-    for what, first, later in bench.rows():
-        print(f"  {what:24s} first {first:7.2f} ms, then {later:7.2f} ms")
-    return 0
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
     arguments = parser().parse_args(argv)
@@ -162,7 +155,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(not all(clean))
         if arguments.command == "mutants":
             return _mutants(arguments)
-        return _ptx(arguments) if arguments.command == "ptx" else _bench()
+        if arguments.command == "ptx":
+            return _ptx(arguments)
+        bench.main()
+        return 0
     except (MetalHostError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

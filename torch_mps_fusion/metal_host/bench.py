@@ -1,56 +1,62 @@
-"""What a launch costs on this machine."""
+"""Times of metal_host itself: `python -m torch_mps_fusion.metal_host.bench`.
+
+Prints milliseconds a launch (the best of several after the first). They say how long a simulated
+launch takes on this machine, and nothing about any GPU.
+"""
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
 from .library import Library
 
-GROUPS, THREADS = 1000, 32
-_TEXT = """#include <metal_stdlib>
+TEXT = """#include <metal_stdlib>
 using namespace metal;
-kernel void nothing(device uint* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-  x[i] = i;
+kernel void add_one(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  x[i] += 1;
 }
-kernel void meet(device uint* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-  x[i] = i;
-  threadgroup_barrier(mem_flags::mem_none);
+kernel void group_sum(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]],
+                      uint tid [[thread_position_in_threadgroup]],
+                      uint groups [[simdgroups_per_threadgroup]]) {
+  threadgroup float part[32];
+  float sum = simd_sum(x[i]);
+  if (tid % 32 == 0) part[tid / 32] = sum;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint k = tid / 32 == 0 ? 1 : groups; k < groups; ++k) sum += part[k];
+  if (tid == 0) x[i] = sum;
 }
 """
 
 
-def _best(run: Callable[[], object], repeats: int) -> float:
-    """Milliseconds of the fastest of `repeats` runs."""
+def best(launch: Callable[[], object], repeats: int = 7) -> float:
+    """Milliseconds of the fastest of `repeats` calls, after one that is not counted."""
+    launch()
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()
-        run()
+        launch()
         times.append(time.perf_counter() - begin)
-    return min(times) * 1e3
+    return 1e3 * min(times)
 
 
-def rows(repeats: int = 5) -> Iterator[tuple[str, float, float]]:
-    """(what, milliseconds of the first launch, of the fastest of `repeats` later ones).
+def main() -> None:
+    x = np.zeros(1000 * 256, np.float32)
+    print(f"{'kernel':10} {'groups':>6} {'threads':>7} {'build':>8} {'OS threads':>10} {'ms':>8}")
+    for checked in (False, True):
+        library = Library("bench.metal", text=TEXT, checked=checked)
+        for name in ("add_one", "group_sum"):
+            kernel = library.kernel(name)
+            for groups, size in ((1, 32), (1, 256), (1000, 32), (1000, 64), (1000, 256)):
+                for workers in (1,) if checked else (1, 2):
+                    if checked and size == 256 and groups > 1:
+                        continue
+                    ms = best(lambda k=kernel, g=groups, s=size, w=workers: k(g, s, [x], threads=w))
+                    build = "checked" if checked else "plain"
+                    print(f"{name:10} {groups:6} {size:7} {build:>8} {workers:10} {ms:8.3f}")
 
-    Every launch is GROUPS threadgroups of THREADS threads.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "bench.metal")
-        path.write_text(_TEXT)
-        for checked in (False, True):
-            library = Library(path, checked=checked)
-            for name in ("nothing", "meet"):
-                kernel = library.kernel(name)
-                x = np.zeros(GROUPS * THREADS, np.uint32)
 
-                def run(kernel=kernel, x=x) -> object:
-                    return kernel(GROUPS, THREADS, [x])
-
-                first = _best(run, 1)
-                what = f"{'one store' if name == 'nothing' else 'and a barrier'}"
-                yield what + (", checked" if checked else ""), first, _best(run, repeats)
+if __name__ == "__main__":
+    main()
