@@ -152,8 +152,8 @@ def lambdas(reading: Reading, level: tuple[int, int]) -> Found:
                 continue
             end = closing(stream, i)
             if (
-                stream[i + 1].text != "["
-                and end + 1 < len(stream)
+                end + 1 < len(stream)
+                and stream[i + 1].text != "["
                 and stream[end + 1].text in ("(", "{")
             ):
                 yield (t.file, t.line), "lambda", "Metal has no lambda expressions"
