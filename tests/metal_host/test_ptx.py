@@ -174,6 +174,13 @@ def test_fma_is_fma(tmp_path: Path) -> None:
     assert instructions(text, r"mul\.rn|add\.rn") == []
 
 
+@pytest.mark.parametrize("array, kind", [("h", "f16"), ("b", "bf16")])
+def test_sixteen_bits_round_at_every_operation(tmp_path: Path, array: str, kind: str) -> None:
+    text = ptx_of(tmp_path, "h[i] = h[1] * h[2] + h[3];".replace("h", array))
+    rounded = instructions(text, rf"(?:mul|add)\.rn\.{kind}|cvt\.rn\.{kind}\.f32")
+    assert len(rounded) == 2, text
+
+
 def test_division_and_square_root_are_correctly_rounded(tmp_path: Path) -> None:
     text = ptx_of(tmp_path, "x[i] = x[i + 1] / x[i + 2] + sqrt(x[i + 3]) + rsqrt(x[i + 4]);")
     assert instructions(text, "div|sqrt|rsqrt|rcp") == [

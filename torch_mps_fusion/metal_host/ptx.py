@@ -121,6 +121,9 @@ def _compile(text: str, flags: Sequence[str], path: str) -> str:
         *("-std=c++20", "-O3", "-g0", "-S", "-nocudalib", "-Wno-unused-command-line-argument"),
         # off down to the back end: "fast" would override the pragma in the source
         "-ffp-contract=off",
+        # half and bfloat round at every operation, as on the host
+        *("-Xclang", "-ffloat16-excess-precision=none"),
+        *("-Xclang", "-fbfloat16-excess-precision=none"),
         # a barrier or a shuffle must not move into or out of a branch
         "-fconvergent-functions",
         # an array that a loop indexes is in registers only once the loop is unrolled
