@@ -62,9 +62,11 @@ def build(
 ) -> Built:
     """Builds `given` for this machine, or finds it in the cache. Raises CompileError."""
     runtime = compiler.runtime()
-    pre = list(compiler.predefined(metal_version))
-    pre += [f"-D{k}={v}" for k, v in (defines or {}).items()]
-    mode = [*(compiler.CHECKED if checked else compiler.PLAIN), "-I", str(compiler.SHIM), *pre]
+    predefined = compiler.predefined(metal_version)
+    # The user's own macros are for the user's own text: the shim does not see them.
+    pre = [*predefined, *(f"-D{k}={v}" for k, v in (defines or {}).items())]
+    mode = [*(compiler.CHECKED if checked else compiler.PLAIN), *predefined]
+    mode += ["-I", str(compiler.SHIM)]
     if not address_spaces:
         mode.append("-DMSL_NO_ADDRESS_SPACES")
     key = compiler.digest(
@@ -76,6 +78,7 @@ def build(
         compiler.compiler().version,
         *compiler.machine_flags(),
         *mode,
+        *pre,
     )
     stem = re.sub(r"\W", "_", Path(given.path).stem)
 

@@ -76,9 +76,16 @@ def rewrite(preprocessed: str) -> Program:
     )
     text = re.sub(r"\[\[.*?\]\]", lambda m: _spaces(m[0]), text, flags=re.S)
     text = re.sub(r"\bvolatile\b", _spaces("volatile"), text)
+    text = re.sub(r"(?<![\w.])(\d*\.?\d+\.?(?:[eE][+-]?\d+)?)(?:bf|BF)\b", _bfloat_literal, text)
     return Program(
         _threadgroup_variables(_constructors(text)), tuple(entries), tuple(constants)
     )
+
+
+def _bfloat_literal(match: re.Match[str]) -> str:
+    """clang has another meaning for the suffix bf."""
+    number = match[1] if re.search(r"[.eE]", match[1]) else match[1] + ".0"
+    return f"((bfloat){number}f)"
 
 
 def _defined(name: str, constants: list[source.FunctionConstant]) -> str:

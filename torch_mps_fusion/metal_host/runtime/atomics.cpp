@@ -88,7 +88,9 @@ extern "C" u64 mh_atomic(void* p, u32 op, u32 type, u64 value, u64* expected) {
     note_access(p, BYTES[type], how, pc);
   }
   bool wrote = false, changed = false;
+  f->entered = pc;
   u64 old = dispatch(p, op, type, value, expected, wrote, changed);
+  f->entered = nullptr;
   if (S->checking()) {
     if (op != MH_STORE) atomic_read(f, p);
     if (wrote) atomic_written(f, p, op != MH_STORE);

@@ -27,7 +27,7 @@ char* map(size_t bytes, int protection) {
 // Threadgroups outlive a launch: their stacks are expensive to touch for the first time.
 std::mutex pool_lock;
 std::vector<std::unique_ptr<Group>> pool;
-constexpr size_t POOLED = 32;
+constexpr size_t POOLED = 8192;  // threads in all
 
 std::unique_ptr<Group> take_group(u32 threads, size_t stack, size_t capacity) {
   {
@@ -44,12 +44,17 @@ std::unique_ptr<Group> take_group(u32 threads, size_t stack, size_t capacity) {
 }
 void keep_groups(std::vector<std::unique_ptr<Group>>& groups) {
   std::lock_guard lock(pool_lock);
-  if (pool.size() >= POOLED) pool.clear();
+  size_t threads = 0;
   for (auto& g : groups) {
-    if (pool.size() >= POOLED) break;
+    threads += g->fibers.size();
+    if (threads > POOLED) break;
     pool.push_back(std::move(g));
   }
   groups.clear();
+  // The oldest go first.
+  size_t kept = 0, first = pool.size();
+  while (first && kept + pool[first - 1]->fibers.size() <= POOLED) kept += pool[--first]->fibers.size();
+  pool.erase(pool.begin(), pool.begin() + long(first));
 }
 
 MhPos position(u32 index, MhPos size) {
@@ -88,6 +93,7 @@ void start_fiber(Group* g, Fiber& f, u32 index) {
   f.state = READY;
   f.spun = f.seen_used = false;
   f.poll = {};
+  f.entered = nullptr;
   f.read_place = f.read_pc = f.last_place = f.last_pc = nullptr;
   f.read_count = 0;
   f.wait = {};
@@ -118,14 +124,17 @@ void start_memory(Group* g) {
   g->variables.clear();
   memset(g->memory, 0xff, S->checking() ? g->capacity : S->o.threadgroup_limit);
   g->shared.threadgroups = g->locals;
-  if (S->checking()) start_shadow(g->shadow, g->memory, g->memory + g->capacity, "", false);
+  if (S->checking() && !g->shadow.cells.size())
+    start_shadow(g->shadow, g->memory, g->memory + g->capacity);
   for (u32 i = 0; i < S->launch->local_count; ++i) {
     static const char* const NAMES[] = {"[[threadgroup(0)]]", "[[threadgroup(1)]]", "[[threadgroup(2)]]",
                                         "[[threadgroup(3)]]", "[[threadgroup(n)]]"};
     size_t bytes = S->launch->local_bytes[i];
     g->locals[i] = g->memory + g->used;
     g->variables.push_back({nullptr, NAMES[std::min(i, 4u)], g->used, bytes});
-    g->used += ((bytes + 15) & ~size_t(15)) + (S->checking() ? 64 : 0);
+    size_t taken = ((bytes + 15) & ~size_t(15)) + (S->checking() ? 64 : 0);
+    if (S->checking()) mark_unwritten(g->shadow, g->used, taken);
+    g->used += taken;
   }
   u64 bytes = 0;
   for (Variable& v : g->variables) bytes += v.bytes;
@@ -355,17 +364,19 @@ void run_checked(Scheduler& s, Watchdog& dog, MhBufferCounts* per_buffer) {
   s.regions.resize(copies.size());
   std::vector<MhBufferCounts> counts(copies.size());
   for (size_t i = 0; i < copies.size(); ++i) {
-    start_shadow(s.regions[i], copies[i].data, copies[i].data + (copies[i].hi - copies[i].lo),
-                 copies[i].name.c_str(), !copies[i].poison);
+    size_t bytes = size_t(copies[i].hi - copies[i].lo);
+    start_shadow(s.regions[i], copies[i].data, copies[i].data + bytes);
+    if (copies[i].poison) mark_unwritten(s.regions[i], 0, bytes);
+    s.regions[i].name = copies[i].name.c_str();
     s.regions[i].counts = &counts[i];
   }
   run(s, dog);
+  for (Region& r : s.regions) count_distinct(r);
   for (u32 i = 0; i < s.launch->buffer_count; ++i)
-    for (size_t k = 0; k < copies.size(); ++k)
-      if (s.buffers[i] && s.buffers[i] >= copies[k].data && s.buffers[i] < copies[k].data + (copies[k].hi - copies[k].lo)) {
-        if (s.regions[k].counts->read_distinct + s.regions[k].counts->written_distinct == 0) count_distinct(s.regions[k]);
-        per_buffer[i] = counts[k];
-      }
+    for (size_t k = 0; k < copies.size(); ++k) {
+      auto* p = static_cast<char*>(s.buffers[i]);
+      if (p && p >= s.regions[k].lo && p < s.regions[k].hi) per_buffer[i] = counts[k];
+    }
   for (Copy& c : copies) {
     memcpy(c.lo, c.data, size_t(c.hi - c.lo));
     munmap(c.block, c.block_bytes);

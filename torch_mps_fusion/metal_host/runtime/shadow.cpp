@@ -1,5 +1,9 @@
 #include "shadow.h"
 
+#include <sys/mman.h>
+
+#include <new>
+
 #include "order.h"
 #include "report.h"
 #include "schedule.h"
@@ -7,7 +11,7 @@
 namespace mh {
 namespace {
 enum Flags : u8 {
-  INITIALISED = 1,
+  UNWRITTEN = 1,       // its content means nothing yet
   LAST_ATOMIC = 2,     // the last write was atomic
   WROTE_COHERENT = 4,  // the last plain write
   EVER_READ = 8,
@@ -19,10 +23,12 @@ constexpr u32 NEAR = 1 << 20;  // unmapped distance around a bound buffer, see l
 // A smaller granule for accesses that do not fit the present one.
 void refine(Region& r, u32 shift) {
   u32 copies = 1u << (r.shift - shift);
-  std::vector<Cell> finer;
-  finer.reserve(r.cells.size() * copies);
-  for (const Cell& c : r.cells) finer.insert(finer.end(), copies, c);
-  r.cells.swap(finer);
+  const Cells& old = r.cells;
+  Cells finer(old.size() * copies);
+  for (size_t i = 0; i < old.size(); ++i)
+    if (old[i].flags)
+      for (u32 k = 0; k < copies; ++k) finer[i * copies + k] = old[i];
+  r.cells = std::move(finer);
   r.shift = shift;
 }
 
@@ -73,7 +79,7 @@ struct Check {
     }
   }
   void needs_value(const Cell& c) const {
-    if (c.flags & INITIALISED) return;
+    if (!(c.flags & UNWRITTEN)) return;
     report("uninitialised", pc, 2,
            std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
                " before anything was written there");
@@ -85,13 +91,13 @@ struct Check {
     Access now{f->id + 1, f->order.time, pc};
     if (how & ATOMIC) {
       c.atomic = now;
-      c.flags |= INITIALISED | LAST_ATOMIC;
+      c.flags = u8((c.flags & ~UNWRITTEN) | LAST_ATOMIC);
       return;
     }
     c.write = now;
     c.atomic.id = c.read[0].id = c.read[1].id = 0;
     u8 kept = c.flags & EVER_READ;
-    c.flags = u8(kept | INITIALISED | EVER_WRITTEN | (how & COHERENT ? WROTE_COHERENT : 0));
+    c.flags = u8(kept | EVER_WRITTEN | (how & COHERENT ? WROTE_COHERENT : 0));
   }
   void read(Cell& c) const {
     needs_value(c);
@@ -171,19 +177,36 @@ void maybe_polls(Fiber* f, const void* p, u32 bytes, const void* pc) {
 }
 }  // namespace
 
-void start_shadow(Region& r, char* lo, char* hi, const char* name, bool written) {
+Cells::Cells(size_t count) : count_(count) {
+  if (!count) return;
+  void* p = mmap(nullptr, count * sizeof(Cell), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  cells_ = static_cast<Cell*>(p);
+}
+Cells::~Cells() {
+  if (cells_) munmap(cells_, count_ * sizeof(Cell));
+}
+
+void start_shadow(Region& r, char* lo, char* hi) {
   r.lo = lo;
   r.hi = hi;
-  r.name = name;
   r.shift = 2;
-  Cell fresh{};
-  fresh.flags = written ? INITIALISED : 0;
-  r.cells.assign(size_t(hi - lo) / 4 + 2, fresh);
+  r.cells = Cells(size_t(hi - lo) / 4 + 2);
+}
+
+void mark_unwritten(Region& r, size_t offset, size_t bytes) {
+  size_t end = std::min(((offset + bytes) >> r.shift) + 1, r.cells.size());
+  for (size_t i = offset >> r.shift; i < end; ++i) {
+    r.cells[i] = Cell{};
+    r.cells[i].flags = UNWRITTEN;
+  }
 }
 
 void count_distinct(Region& r) {
   u64 granule = u64(1) << r.shift;
-  for (const Cell& c : r.cells) {
+  for (size_t i = 0; i < r.cells.size(); ++i) {
+    const Cell& c = r.cells[i];
     if (c.flags & EVER_READ) r.counts->read_distinct += granule;
     if (c.flags & EVER_WRITTEN) r.counts->written_distinct += granule;
   }

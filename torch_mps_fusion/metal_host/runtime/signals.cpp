@@ -75,8 +75,9 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     return;
   }
   const void* pc = pc_of(context);
-  std::string where = in_kernel(pc) ? " at " + place(static_cast<const char*>(pc) + 1)
-                                    : " in a library function";
+  std::string where = in_kernel(pc)       ? " at " + place(static_cast<const char*>(pc) + 1)
+                      : current->entered ? " at " + place(current->entered)
+                                         : " in a library function";
   fail("crash", who(current) + " " + cause(signal) + where);
   (void)info;
   where.~basic_string();

@@ -2,6 +2,7 @@
 #include "order.h"
 #include "report.h"
 #include "schedule.h"
+#include "shadow.h"
 #include "wait.h"
 
 namespace mh {
@@ -210,11 +211,7 @@ void* mh_threadgroup(const void* key, size_t bytes, size_t align, const char* na
   g->used = offset + bytes + gap;
   g->variables.push_back({key, name, offset, bytes});
   S->counts.threadgroup_bytes = std::max<u64>(S->counts.threadgroup_bytes, total);
-  if (S->checking()) {
-    Region& r = g->shadow;
-    size_t first = offset >> r.shift, last = std::min((g->used >> r.shift) + 1, r.cells.size());
-    std::fill(r.cells.begin() + long(first), r.cells.begin() + long(last), Cell{});
-  }
+  if (S->checking()) mark_unwritten(g->shadow, offset, bytes + gap);
   return g->memory + offset;
 }
 }

@@ -1,7 +1,7 @@
 // The target PTX, compute capability 9.0: see target.h for what a target provides.
 //
-// Scopes and orders are spelled in inline assembly, because clang's scoped atomics lose the scope on
-// this target: loads and fences become .sys. Here
+// Scopes and orders are spelled in inline assembly, because clang's scoped atomics lose the scope
+// on this target: loads and fences become .sys. Here
 //   device atomics        are relaxed.gpu in .global
 //   threadgroup atomics   are relaxed.cta in .shared
 //   fences                are fence.sc for seq_cst and fence.acq_rel for the other orders, .cta for
@@ -31,10 +31,11 @@
 extern "C" {
 #define MSL_LIBDEVICE1(n) float __nv_##n##f(float);
 #define MSL_LIBDEVICE2(n) float __nv_##n##f(float, float);
-#define MSL_LIBDEVICE(ONE, TWO)                                                                  \
-  ONE(exp) ONE(exp2) ONE(log) ONE(log2) ONE(log10) ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos) \
-  ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf)              \
-  TWO(pow) TWO(atan2) TWO(fmod) TWO(nextafter)
+#define MSL_LIBDEVICE(ONE, TWO)                                                                    \
+  ONE(exp)                                                                                         \
+  ONE(exp2) ONE(log) ONE(log2) ONE(log10) ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos) ONE(atan) \
+      ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) TWO(pow) TWO(atan2)  \
+          TWO(fmod) TWO(nextafter)
 MSL_LIBDEVICE(MSL_LIBDEVICE1, MSL_LIBDEVICE2)
 float __nv_ldexpf(float, int);
 float __nv_frexpf(float, int*);
@@ -135,26 +136,26 @@ struct is_device<device T*> {
   static constexpr bool value = true;
 };
 // One instruction in either space; TEXT %0 is the result, %1 the address, %2 the operand.
-#define MSL_ATOM(P, op, suffix, out, p, ...)                                               \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
+#define MSL_ATOM(P, op, suffix, out, p, ...)                                                     \
+  do {                                                                                           \
+    if constexpr (is_device<P>::value)                                                           \
       asm volatile("atom.relaxed.gpu.global." op suffix : out : "l"(p), __VA_ARGS__ : "memory"); \
-    else                                                                                   \
+    else                                                                                         \
       asm volatile("atom.relaxed.cta.shared." op suffix : out : "l"(p), __VA_ARGS__ : "memory"); \
   } while (0)
-#define MSL_LOAD(P, type, out, p)                                                          \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
-      asm volatile("ld.relaxed.gpu.global." type " %0, [%1];" : out : "l"(p) : "memory");  \
-    else                                                                                   \
-      asm volatile("ld.relaxed.cta.shared." type " %0, [%1];" : out : "l"(p) : "memory");  \
+#define MSL_LOAD(P, type, out, p)                                                         \
+  do {                                                                                    \
+    if constexpr (is_device<P>::value)                                                    \
+      asm volatile("ld.relaxed.gpu.global." type " %0, [%1];" : out : "l"(p) : "memory"); \
+    else                                                                                  \
+      asm volatile("ld.relaxed.cta.shared." type " %0, [%1];" : out : "l"(p) : "memory"); \
   } while (0)
-#define MSL_STORE(P, type, p, in)                                                          \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
-      asm volatile("st.relaxed.gpu.global." type " [%0], %1;" ::"l"(p), in : "memory");    \
-    else                                                                                   \
-      asm volatile("st.relaxed.cta.shared." type " [%0], %1;" ::"l"(p), in : "memory");    \
+#define MSL_STORE(P, type, p, in)                                                       \
+  do {                                                                                  \
+    if constexpr (is_device<P>::value)                                                  \
+      asm volatile("st.relaxed.gpu.global." type " [%0], %1;" ::"l"(p), in : "memory"); \
+    else                                                                                \
+      asm volatile("st.relaxed.cta.shared." type " [%0], %1;" ::"l"(p), in : "memory"); \
   } while (0)
 
 template <class T, class P>
