@@ -1,0 +1,11 @@
+// The runtime as one unit, so that the compiler sees across its files.
+#include "atomics.cpp"
+#include "launch.cpp"
+#include "order.cpp"
+#include "report.cpp"
+#include "schedule.cpp"
+#include "shadow.cpp"
+#include "signals.cpp"
+#include "sync.cpp"
+#include "tsan.cpp"
+#include "wait.cpp"

@@ -1,0 +1,18 @@
+// A lane that waits for a lane of its own simdgroup.
+//
+// The lanes of a simdgroup have no independent progress: while one polls, the others may stand
+// still. Reported when lane A reads an atomic, lane B of the same simdgroup writes it, A reads it
+// again at the same place, and B goes on (returns, or comes to a barrier or a simdgroup
+// operation) without having come to that read itself.
+#pragma once
+#include "state.h"
+
+namespace mh {
+void lane_wrote(Fiber* f, const void* place);
+void lane_read(Fiber* f, const void* place, const void* pc);
+void went_on_slow(Fiber* f);
+inline void went_on(Fiber* f) {
+  if (f->simd->waits) went_on_slow(f);
+}
+void lane_returned(Fiber* f);
+}  // namespace mh
