@@ -1,5 +1,6 @@
 """Builds torch_mps_fusion._C: portable C++ on every platform, plus csrc/mps/*.mm on Darwin."""
 
+import importlib.util
 import platform
 import sys
 from pathlib import Path
@@ -9,13 +10,29 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 DARWIN = sys.platform == "darwin"
+SHADER_TEXT = Path("build", "shader_text.cpp")  # generated
 
 
 def sources() -> list[str]:
     files = sorted((ROOT / "csrc").rglob("*.cpp"))
     if DARWIN:
         files += sorted((ROOT / "csrc" / "mps").glob("*.mm"))
-    return [str(f.relative_to(ROOT)) for f in files]
+    return [str(f.relative_to(ROOT)) for f in files] + [str(SHADER_TEXT)]
+
+
+def embed_shaders() -> None:
+    """Writes the flat shader texts as a C++ source: a Metal library is made of a text at run time."""
+    path = ROOT / "tools" / "embed_shaders.py"
+    spec = importlib.util.spec_from_file_location("embed_shaders", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.write(ROOT / SHADER_TEXT)
+
+
+class Build(BuildExtension):
+    def build_extensions(self) -> None:
+        embed_shaders()
+        super().build_extensions()
 
 
 def compile_args() -> list[str]:
@@ -52,6 +69,6 @@ setup(
     package_dir={"torch_mps_fusion.models": "models"},
     package_data={"torch_mps_fusion": ["py.typed"], "torch_mps_fusion.metal_host": ["**/*"]},
     ext_modules=[extension],
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -12,5 +12,6 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("causal_conv1d_(Tensor x, Tensor(a!) state, Tensor weight, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> Tensor output");
   m.def("_supports(str device_type, ScalarType dtype, str variant, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, int conv_width, str head_map, str weight_format=\"rows\", int rows=1) -> str");
   m.def("_cpu_isa() -> str");
+  m.def("_prepare_kernel(str device, str family, str kernel) -> str");
   // clang-format on
 }

@@ -1,0 +1,40 @@
+#include "runner.h"
+
+#include <torch/library.h>
+
+#include <array>
+#include <atomic>
+#include <string_view>
+
+#include "errors.h"
+
+namespace tmf {
+namespace {
+
+constexpr auto kDeviceTypes = static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES);
+std::array<std::atomic<Runner*>, kDeviceTypes> runners;
+
+// Empty if the kernel of that family and name, all its function constants off, becomes a pipeline.
+std::string prepare_kernel(std::string_view device, std::string_view family,
+                           std::string_view kernel) {
+  const c10::DeviceType type = c10::Device(std::string(device)).type();
+  Runner* runner = runner_for(type);
+  if (runner == nullptr) {
+    return text("this build runs no shaders on ", c10::DeviceTypeName(type, true));
+  }
+  return runner->prepare({std::string(family), std::string(kernel), {}});
+}
+
+}  // namespace
+
+void register_runner(c10::DeviceType type, Runner& runner) {
+  runners[static_cast<size_t>(type)] = &runner;
+}
+
+Runner* runner_for(c10::DeviceType type) { return runners[static_cast<size_t>(type)]; }
+
+TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
+  m.impl("_prepare_kernel", prepare_kernel);
+}
+
+}  // namespace tmf

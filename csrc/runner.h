@@ -1,0 +1,35 @@
+// What runs programs on a device type. Each device registers its own when its code is loaded: the
+// MPS one on macOS, in the extension itself.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "encoder.h"
+
+#define TMF_EXPORT __attribute__((visibility("default")))
+
+namespace tmf {
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  // The memory of a tensor of this device from its first element on, whatever its storage offset.
+  virtual BufferView view(const at::Tensor& tensor) const = 0;
+
+  // Encodes the program on the device's current stream. A kernel that does not compile, or an
+  // argument that the device cannot take, throws before anything is encoded. The caller keeps the
+  // tensors behind `buffers` until this returns; PyTorch's allocator reuses memory in stream order.
+  virtual void run(const plan::Program& program, const std::vector<BufferView>& buffers) = 0;
+
+  // Makes the kernel ready. Empty if that worked, else the device's message.
+  virtual std::string prepare(const plan::Kernel& kernel) = 0;
+};
+
+TMF_EXPORT void register_runner(c10::DeviceType type, Runner& runner);
+
+// Null where this build, or what has been loaded, cannot run programs on such a device.
+TMF_EXPORT Runner* runner_for(c10::DeviceType type);
+
+}  // namespace tmf
