@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shaders import HEAD
+from metal_text import HEAD
 
 from torch_mps_fusion.metal_host import CompileError, Library, compiler
 

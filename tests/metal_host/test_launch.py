@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shaders import HEAD
+from metal_text import HEAD
 
 from torch_mps_fusion.metal_host import LaunchError, Library, Options
 

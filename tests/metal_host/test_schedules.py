@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from shaders import HEAD, TWO_STAGES
+from metal_text import HEAD, TWO_STAGES
 
 from torch_mps_fusion.metal_host import SCHEDULES, FaultError, Library
 

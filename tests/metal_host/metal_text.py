@@ -1,4 +1,4 @@
-"""Small shaders that several tests share."""
+"""MSL texts that several tests share."""
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
