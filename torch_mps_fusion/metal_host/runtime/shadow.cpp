@@ -55,11 +55,13 @@ struct Check {
     const Access& last = last_atomic ? c.atomic : c.write;
     bool theirs = last_atomic || c.flags & WROTE_COHERENT, mine = how & (ATOMIC | COHERENT);
     if ((theirs && mine) || (last.id - 1) / S->threads == f->group->number) return;
-    const char* side = theirs ? "this access is" : mine ? "that write is" : "both are";
+    const char* side = theirs ? "this access does not go"
+                       : mine ? "that write does not go"
+                              : "neither goes";
     report("coherence", pc, last.pc,
            std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
                place(at) + " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
-               " of another threadgroup, but " + side + " not through a coherent(device) pointer");
+               " of another threadgroup, and " + side + " through a coherent(device) pointer");
   }
   bool ordered(const Access& other, const char* other_word) const {
     if (!other.id || before(other.id, other.time, f, space)) return true;
