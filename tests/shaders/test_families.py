@@ -7,6 +7,7 @@ import pytest
 
 from torch_mps_fusion import shaders
 from torch_mps_fusion.metal_host import build, source
+from torch_mps_fusion.metal_host.lint import lint
 
 TEXTS = {f: shaders.flat_text(abi.SHADERS / f"{f}.metal") for f in shaders.FAMILIES}
 
@@ -71,3 +72,8 @@ def test_function_constants_have_one_index_each():
     for text in TEXTS.values():
         found |= set(re.findall(r"constant bool (\w+) \[\[function_constant\((\d+)\)\]\]", text))
     assert len({name for name, _ in found}) == len({index for _, index in found}) == len(found)
+
+
+@pytest.mark.parametrize("family", shaders.FAMILIES)
+def test_lint_has_nothing_to_say(family):
+    assert not [str(finding) for finding in lint(abi.SHADERS / f"{family}.metal")]

@@ -159,18 +159,44 @@ def test_repeats_are_bit_identical(variant):
         assert_equal(again.results, first)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [(n, r) for n in REAL for r in (1, 8)], ids=lambda v: str(v)
-)
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("name", REAL)
 def test_real_shapes(name, rows):
-    """Both variants in bf16; the reference is taken of what the kernels were given."""
+    """Both variants in bf16."""
     shape, dtype = REAL[name], torch.bfloat16
     layer = make_layer(shape, dtype, input_norm=True)
     hidden, states = make_hidden(shape, 1, rows, dtype), make_states(shape, 1, dtype)
     packed = Program("packed", layer, hidden, states)
-    core = Program("core", layer, hidden, states, weights=(packed.w_in, packed.w_out))
     run(packed)
+    core = Program("core", layer, hidden, states, weights=(packed.w_in, packed.w_out))
     run(core)
-    assert_equal(packed.results, core.results)
     assert packed.arena.guards_intact() and core.arena.guards_intact()
+    assert_equal(packed.results, core.results)
     assert_close(core.results, reference_layer(layer, hidden, states), dtype)
+
+
+def test_splits_at_a_real_shape():
+    """Three split points; the parts alternate between the variants."""
+    shape, dtype = REAL["0.8b"], torch.bfloat16
+    layer = make_layer(shape, dtype, input_norm=True)
+    hidden, states = make_hidden(shape, 1, 8, dtype), make_states(shape, 1, dtype)
+    whole = Program("core", layer, hidden, states)
+    run(whole)
+    weights = (whole.w_in, whole.w_out)
+    for cut in (1, 3, 7):
+        first = Program("packed", layer, hidden[:, :cut], states, weights=weights)
+        run(first)
+        second = Program("core", layer, hidden[:, cut:], first.results[1:], weights=weights)
+        run(second)
+        output = torch.cat([first.output, second.output], 1)
+        assert_equal((output, *second.results[1:]), whole.results)
+
+
+def test_more_tokens_than_16_bits_count():
+    """65,600 tokens in one call, with three blocks of tokens in one variant."""
+    case = make_case(Setting(Shape(32, 1, 1), masked=True), torch.float32, 1, 65_600)
+    packed = program(case, "packed", geometry=Geometry(block=30_000))
+    core = program(case, "core")
+    assert_equal(packed.results, core.results)
+    expected = reference_layer(case.layer, case.hidden, case.states, case.mask)
+    assert_close(core.results, expected, torch.float32)
