@@ -1,5 +1,7 @@
 """`packed` and `core` as whole layers: against float64, against each other, over geometries."""
 
+import os
+
 import pytest
 import torch
 from cases import DTYPES, REAL, Shape, make_hidden, make_layer, make_states
@@ -151,16 +153,21 @@ def test_a_masked_token_adds_zero(variant, input_norm):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_repeats_are_bit_identical(variant):
-    case = make_case(Setting(RAGGED, width=4), torch.bfloat16, 1, 2)
+    case = make_case(Setting(BLOCK), torch.bfloat16, 1, 2)
     first = program(case, variant).results
-    for seed in range(6):
+    for seed in range(4):
         again = Program(variant, case.layer, case.hidden, case.states, case.mask)
         run(again, seed=seed, schedule="random")
         assert_equal(again.results, first)
 
 
+def slow(name: str):
+    mark = pytest.mark.skipif(os.environ.get("TMF_SLOW") != "1", reason="minutes: TMF_SLOW=1")
+    return pytest.param(name, marks=mark)
+
+
 @pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", ["0.8b", slow("9b"), slow("27b")])
 def test_real_shapes(name, rows):
     """Both variants in bf16."""
     shape, dtype = REAL[name], torch.bfloat16
@@ -194,7 +201,9 @@ def test_splits_at_a_real_shape():
 
 def test_more_tokens_than_16_bits_count():
     """65,600 tokens in one call, with three blocks of tokens in one variant."""
-    case = make_case(Setting(Shape(32, 1, 1), masked=True), torch.float32, 1, 65_600)
+    case = make_case(
+        Setting(Shape(32, 1, 1), masked=True, input_norm=False), torch.float32, 1, 65_600
+    )
     packed = program(case, "packed", geometry=Geometry(block=30_000))
     core = program(case, "core")
     assert_equal(packed.results, core.results)
