@@ -71,6 +71,21 @@ def test_projection_geometries_of_each_dtype(dtype):
         assert_equal(other, first)
 
 
+@pytest.mark.parametrize("dims", [(k, v) for k in (32, 64, 128) for v in (32, 64, 128)], ids=str)
+def test_every_pair_of_head_dims(dims):
+    """Each instance runs once: both geometries of the rule and of core."""
+    case = make_case(Setting(Shape(64, 1, 2, *dims)), torch.float16, 1, 2)
+    first = program(case, "packed").results
+    assert_close(first, reference_layer(case.layer, case.hidden, case.states), torch.float16)
+    other = Geometry(rule="r2s4", core="r4")
+    for made in (
+        program(case, "packed", geometry=other),
+        program(case, "core"),
+        program(case, "core", geometry=other),
+    ):
+        assert_equal(made.results, first)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_every_split_equals_the_one_shot_run(variant, masked):
