@@ -6,7 +6,7 @@ import abi
 import pytest
 
 from torch_mps_fusion import shaders
-from torch_mps_fusion.metal_host import build, source
+from torch_mps_fusion.metal_host import Library, build, source
 from torch_mps_fusion.metal_host.lint import lint
 
 TEXTS = {f: shaders.flat_text(abi.SHADERS / f"{f}.metal") for f in shaders.FAMILIES}
@@ -39,6 +39,14 @@ def test_defines_choose_a_kernel_out_of_its_family(family):
     for name in host_names(family)[::5]:
         left = host_names(family, **shaders.defines(name))
         assert name in left and len(left) <= 2
+
+
+@pytest.mark.parametrize("family", shaders.FAMILIES)
+def test_every_instance_compiles(family):
+    path = abi.SHADERS / f"{family}.metal"
+    constants = [c.name for c in source.function_constants(TEXTS[family])]
+    built = Library(path, dict.fromkeys(constants, 1))
+    assert sorted(built.kernels) == sorted(host_names(family)) and not built.warnings
 
 
 def test_parse_name():
