@@ -20,6 +20,11 @@ at::Tensor run_shader_layer(const char* op, const LayerArgs& args, Variant varia
 at::Tensor run_packed_linear(const char* op, const at::Tensor& x, const at::Tensor& weight,
                              int64_t out_features, std::string_view lanes);
 
+// The program of a call as text, the calls that an encoder gets, the least bytes of such a call.
+std::tuple<std::string, std::string, int64_t> described_layer(
+    const char* op, const LayerArgs& args, const StatePair& conv, const StatePair& recurrent,
+    std::string_view device, std::string_view geometry, bool own_norm);
+
 plan::Io io_of(c10::ScalarType type);
 
 }  // namespace tmf

@@ -50,7 +50,8 @@ Geometry change(Geometry g, std::string_view text) {
   const auto small = [](const std::string& key, const std::string& value) {
     return static_cast<uint32_t>(Settings::number("geometry: " + key, value, 0, 1 << 20));
   };
-  for (const auto& [key, value] : Settings(text).pairs()) {
+  const Settings settings(text);
+  for (const auto& [key, value] : settings.pairs()) {
     if (key == "tile") {
       g.tile = one_of("geometry: tile", value, kTiles);
     } else if (key == "rule") {

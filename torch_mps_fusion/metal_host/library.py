@@ -240,25 +240,27 @@ class Kernel:
             buffers,
             len(locals_),
             sizes,
-            self._options(options),
+            native_options(options, self.library.checked),
         )
         return launch, (bound, buffers, sizes)
 
-    def _options(self, o: Options) -> abi.Options:
-        check = 0 if not self.library.checked else 1 if o.count_only else 2
-        return abi.Options(
-            seed=o.seed,
-            policy=list(SCHEDULES).index(o.schedule),
-            order=ORDERS.index(o.order),
-            residency=o.residency,
-            preempt=o.preempt,
-            lost=o.lost,
-            threads=o.threads,
-            check=check,
-            spin_limit=o.spin_limit,
-            time_limit_ms=int(o.time_limit * 1000),
-            threadgroup_limit=o.threadgroup_limit,
-            stack_kb=-(-o.stack // 1024),
-            allow_simdgroup_spin=o.allow_simdgroup_spin,
-            allow_inactive_lanes=o.allow_inactive_lanes,
-        )
+
+def native_options(o: Options, checked: bool) -> abi.Options:
+    """Options as a launch of a library takes them."""
+    check = 0 if not checked else 1 if o.count_only else 2
+    return abi.Options(
+        seed=o.seed,
+        policy=list(SCHEDULES).index(o.schedule),
+        order=ORDERS.index(o.order),
+        residency=o.residency,
+        preempt=o.preempt,
+        lost=o.lost,
+        threads=o.threads,
+        check=check,
+        spin_limit=o.spin_limit,
+        time_limit_ms=int(o.time_limit * 1000),
+        threadgroup_limit=o.threadgroup_limit,
+        stack_kb=-(-o.stack // 1024),
+        allow_simdgroup_spin=o.allow_simdgroup_spin,
+        allow_inactive_lanes=o.allow_inactive_lanes,
+    )
