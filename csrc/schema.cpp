@@ -11,5 +11,6 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? state=None, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> (Tensor output, Tensor state)");
   m.def("causal_conv1d_(Tensor x, Tensor(a!) state, Tensor weight, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> Tensor output");
   m.def("_supports(str device_type, ScalarType dtype, str variant, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, int conv_width, str head_map, str weight_format=\"rows\", int rows=1) -> str");
+  m.def("_cpu_isa() -> str");
   // clang-format on
 }

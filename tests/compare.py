@@ -40,7 +40,7 @@ def run_layer_in_place(
 
 
 def reference_layer(layer: Layer, hidden: Tensor, states=(None, None), mask=None) -> Results:
-    """The reference with the roundings of the layer's dtype."""
+    """The reference with the roundings of the dtype of ``hidden``."""
     return reference.gdn_layer(
         hidden,
         *layer.weights,
@@ -48,7 +48,7 @@ def reference_layer(layer: Layer, hidden: Tensor, states=(None, None), mask=None
         *states,
         mask,
         **layer.keywords,
-        rounding=layer.dtype,
+        rounding=hidden.dtype,
     )
 
 

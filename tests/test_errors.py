@@ -1,4 +1,4 @@
-"""Bad input: one clear error with the argument, what came and what is accepted; no state changes."""
+"""Bad input: an error with the argument, what came and what is accepted; no state changes."""
 
 import pytest
 import torch
@@ -128,7 +128,11 @@ def test_a_gradient_is_refused_not_dropped():
 
 
 RULE_CASES = [
-    ("q", zeros(2, 5, 3, 32), r"num_v_heads: got 4; accepted: a multiple of the 3 key heads|k: got"),
+    (
+        "q",
+        zeros(2, 5, 3, 32),
+        r"num_v_heads: got 4; accepted: a multiple of the 3 key heads|k: got",
+    ),
     ("k", zeros(2, 5, 2, 31), r"k: got shape \[2, 5, 2, 31\]"),
     ("v", zeros(2, 4, 4, 32), r"v: got shape \[2, 4, 4, 32\]"),
     ("v", zeros(2, 5, 4, 32, dtype=BF16), r"v: got dtype bfloat16; accepted: dtype float32"),

@@ -39,7 +39,10 @@ def test_D2_masks_of_all_kinds_in_one_batch(input_norm, given, dtype, variant):
 def test_masks_over_many_tokens(tokens, variant):
     layer = make_layer(SMALL, torch.float32)
     mask = torch.rand(3, tokens, generator=torch.Generator().manual_seed(5)) < 0.7
-    hidden, states = make_hidden(SMALL, 3, tokens, torch.float32), make_states(SMALL, 3, torch.float32)
+    hidden, states = (
+        make_hidden(SMALL, 3, tokens, torch.float32),
+        make_states(SMALL, 3, torch.float32),
+    )
     assert_close(
         run_layer(layer, hidden, states, mask, variant=variant),
         reference_layer(layer, hidden, states, mask),

@@ -13,7 +13,7 @@ from cases import (
     offset_view,
     strided_view,
 )
-from compare import assert_equal, run_layer, run_layer_in_place
+from compare import assert_close, assert_equal, reference_layer, run_layer, run_layer_in_place
 
 TENSORS = ("hidden", "in_proj", "conv_weight", "A_log", "dt_bias", "norm_weight", "out_proj",
            "input_norm_weight", "conv_state")  # fmt: skip
@@ -39,7 +39,11 @@ def test_A1_every_argument_as_a_view(name, view, dtype, variant):
     hidden, states = make_hidden(SMALL, 2, 6, dtype), make_states(SMALL, 2, dtype)
     plain = run_layer(layer, hidden, states, variant=variant)
     layer, hidden, states = changed(layer, hidden, states, name, view)
-    assert_equal(run_layer(layer, hidden, states, variant=variant), plain)
+    actual = run_layer(layer, hidden, states, variant=variant)
+    if name in ("in_proj", "out_proj"):  # aten may take another product, with other sums
+        assert_close(actual, plain, dtype)
+    else:
+        assert_equal(actual, plain)
 
 
 @pytest.mark.parametrize("tokens", (1, 6, 40))
@@ -48,7 +52,7 @@ def test_A2_states_sliced_out_of_a_pool(tokens, variant):
     hidden = make_hidden(SMALL, 2, tokens, torch.bfloat16)
     conv, recurrent = make_states(SMALL, 2, torch.bfloat16)
     conv_pool = torch.full((2, 3, *conv.shape[1:]), 9.0).bfloat16()
-    recurrent_pool = torch.full((2, 3, *recurrent.shape[1:]), 9.0)
+    recurrent_pool = torch.full((2, 3, *recurrent.shape[1:]), 9.0).transpose(-1, -2)
     conv_pool[:, 1], recurrent_pool[:, 1] = conv, recurrent
     expected = run_layer(layer, hidden, (conv, recurrent), variant=variant)
     output = run_layer_in_place(
@@ -66,9 +70,10 @@ def test_A3_guard_words_around_states(dk_contiguous, tokens, dtype, variant):
     layer = make_layer(SMALL, dtype)
     hidden = make_hidden(SMALL, 2, tokens, dtype)
     pairs = [guarded(s) for s in make_states(SMALL, 2, dtype, dk_contiguous=dk_contiguous)]
-    expected = run_layer(layer, hidden, tuple(view for view, _ in pairs), variant=variant)
-    output = run_layer_in_place(layer, hidden, tuple(view for view, _ in pairs), variant=variant)
-    assert_equal((output, pairs[0][0], pairs[1][0]), expected)
+    views = tuple(view for view, _ in pairs)
+    expected = reference_layer(layer, hidden, views)
+    output = run_layer_in_place(layer, hidden, views, variant=variant)
+    assert_close((output, *views), expected, dtype)
     assert all(guards_intact(view, buffer) for view, buffer in pairs)
 
 
@@ -110,14 +115,14 @@ def test_expanded_state_is_refused_in_place(variant):
 def test_K2_both_states_as_views_of_one_buffer(variant):
     layer, hidden = make_layer(SMALL, torch.float32), make_hidden(SMALL, 2, 5, torch.float32)
     conv, recurrent = make_states(SMALL, 2, torch.float32, dk_contiguous=False)
-    expected = run_layer(layer, hidden, (conv, recurrent), variant=variant)
+    expected = reference_layer(layer, hidden, (conv, recurrent))
     buffer = torch.cat([conv.flatten(), recurrent.flatten()])
     views = (
         buffer[: conv.numel()].view(conv.shape),
         buffer[conv.numel() :].view(recurrent.shape),
     )
     output = run_layer_in_place(layer, hidden, views, variant=variant)
-    assert_equal((output, *views), expected)
+    assert_close((output, *views), expected, torch.float32)
 
 
 def test_written_state_that_overlaps_is_refused(variant):

@@ -2,7 +2,7 @@
 // 1 inputs before.
 #pragma once
 
-#include "cpu/rule_rows_isa.h"
+#include "cpu/rows_isa.h"
 #include "cpu/simd.h"
 
 namespace tmf::cpu::TMF_ISA {
@@ -21,22 +21,27 @@ TMF_INLINE bool by_time(const View& x, const Tokens& tokens) {
   return x.stride[1] == 1 && tokens.index == nullptr;
 }
 
+// Channels of one token; strided ones are collected first, so that they are converted as vectors.
 template <class T>
 TMF_INLINE void load_channels(const typename T::type* x, int64_t n, int64_t stride, float* out) {
-  int64_t c = 0;
-  if (stride == 1) {
-    for (; c + kLanes <= n; c += kLanes) store(out + c, T::load(x + c));
+  typename T::type staged[kConvChannels];
+  if (stride != 1 || n % kLanes != 0) {
+    for (int64_t c = 0; c < n; ++c) staged[c] = x[c * stride];
+    for (int64_t c = n; c % kLanes != 0; ++c) staged[c] = 0;
+    x = staged;
   }
-  for (; c < n; ++c) out[c] = load_one<T>(x + c * stride);
+  for (int64_t c = 0; c < n; c += kLanes) store(out + c, T::load(x + c));
 }
 
 template <class T>
 TMF_INLINE void store_channels(const float* x, int64_t n, int64_t stride, typename T::type* out) {
-  int64_t c = 0;
-  if (stride == 1) {
-    for (; c + kLanes <= n; c += kLanes) T::store(out + c, load(x + c));
+  if (stride == 1 && n % kLanes == 0) {
+    for (int64_t c = 0; c < n; c += kLanes) T::store(out + c, load(x + c));
+    return;
   }
-  for (; c < n; ++c) store_one<T>(out + c * stride, x[c]);
+  typename T::type staged[kConvChannels];
+  for (int64_t c = 0; c < n; c += kLanes) T::store(staged + c, load(x + c));
+  for (int64_t c = 0; c < n; ++c) out[c * stride] = staged[c];
 }
 
 // Input number n of the row's real tokens; before the first, from the state, or zero.
@@ -49,7 +54,7 @@ TMF_INLINE void load_input(const ConvArgs& a, const ConvItem& item, int64_t n, f
     load_channels<T>(row_of<T>(a.state_in, item.batch, item.first, a.width_in + n), item.n,
                      a.state_in.stride[1], out);
   } else {
-    for (int64_t c = 0; c < item.n; ++c) out[c] = 0.0f;
+    for (int64_t c = 0; c < item.n; c += kLanes) store(out + c, vf{});
   }
 }
 
@@ -168,14 +173,11 @@ static void conv(const ConvArgs& a, int64_t batch, int64_t first) {
   const int64_t left = a.C - first;
   const ConvItem item = {batch, first, left < kConvChannels ? left : kConvChannels,
                          token_count(a.tokens, batch)};
-  float weight[K * kConvChannels] = {};
-  float tile[(kConvHistory + kConvTokens) * kConvChannels] = {};
+  float weight[K * kConvChannels], tile[(kConvHistory + kConvTokens) * kConvChannels];
+  const auto* w = (const typename T::type*)a.weight.data + first * a.weight.stride[0];
   for (int j = 0; j < K; ++j) {
-    for (int64_t c = 0; c < item.n; ++c) {
-      const auto* w = (const typename T::type*)a.weight.data;
-      weight[j * kConvChannels + c] =
-          load_one<T>(w + (first + c) * a.weight.stride[0] + j * a.weight.stride[1]);
-    }
+    load_channels<T>(w + j * a.weight.stride[1], item.n, a.weight.stride[0],
+                     weight + j * kConvChannels);
   }
   float* history = tile;
   float* inputs = tile + (K - 1) * kConvChannels;

@@ -2,6 +2,7 @@
 #include "cpu/isa.h"
 
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <cstdlib>
 #include <string>
@@ -47,5 +48,13 @@ const Isa& isa() {
 }
 
 const char* isa_name() { return isa().name; }
+
+namespace {
+
+std::string isa_op() { return isa_name(); }
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) { m.impl("_cpu_isa", isa_op); }
 
 }  // namespace tmf::cpu

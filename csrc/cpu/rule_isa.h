@@ -11,6 +11,7 @@
 // tiles are independent.
 #pragma once
 
+#include "cpu/rows_isa.h"
 #include "cpu/rule_decode_isa.h"
 #include "cpu/rule_rows_isa.h"
 #include "cpu/rule_state_isa.h"
@@ -22,6 +23,7 @@ constexpr int kChunk = 4;
 
 // The scalars of one chunk for one value head.
 struct Coefficients {
+  float decay;                                         // of the state over the chunk: P_3
   float prefix[kChunk], beta[kChunk], suffix[kChunk];  // P_i, beta_i, D_3i
   float kk[6], qk[10];  // D_ij k_i . k_j (j < i) and D_ij q_i . k_j (j <= i), by rows
 };
@@ -118,36 +120,51 @@ static void pack_chunk(const RuleArgs& r, const RuleItem& item, int64_t first, i
   interleave_four(q, n, queries);
 }
 
+// D_ij and what follows from it.
+TMF_INLINE void chunk_decays(const float* decay, const Products& p, Coefficients& o) {
+  float between[kChunk];  // D_ij of the current i
+  float prefix = 1.0f;
+  for (int i = 0; i < kChunk; ++i) {
+    o.prefix[i] = prefix *= decay[i];
+    float* kk = o.kk + i * (i - 1) / 2;
+    float* qk = o.qk + i * (i + 1) / 2;
+    for (int j = 0; j < i; ++j) {
+      between[j] *= decay[i];
+      kk[j] = between[j] * p.kk[i * (i - 1) / 2 + j];
+    }
+    between[i] = 1.0f;
+    for (int j = 0; j <= i; ++j) qk[j] = between[j] * p.qk[i * (i + 1) / 2 + j];
+  }
+  for (int j = 0; j < kChunk; ++j) o.suffix[j] = between[j];
+}
+
 // Scalars of one value head for the chunks of a segment.
 template <class T>
 static void head_coefficients(const RuleArgs& r, int64_t b, int64_t h, int64_t first, int64_t live,
                               const Products* products, Coefficients* out) {
-  float decay[kRuleSegment + kLanes], beta[kRuleSegment + kLanes];
-  const int64_t padded = round_up(live, kLanes < kChunk ? kChunk : kLanes);
+  float g[kRuleSegment + kLanes], decay[kRuleSegment + kLanes], beta[kRuleSegment + kLanes];
+  const int64_t padded = round_up(live, kLanes);
   for (int64_t i = 0; i < padded; ++i) {
     const int64_t t = i < live ? token_at(r.tokens, b, first + i) : 0;
-    decay[i] = i < live ? *row_of<F32>(r.g, b, t, h) : 0.0f;
+    g[i] = i < live ? *row_of<F32>(r.g, b, t, h) : 0.0f;
     beta[i] = i < live ? beta_at<T>(r, b, t, h) : 0.0f;
   }
-  for (int64_t i = 0; i < padded; i += kLanes) store(decay + i, exp(load(decay + i)));
+  for (int64_t i = 0; i < padded; i += kLanes) store(decay + i, exp(load(g + i)));
 
+  // A slow decay rounds to fp32 the same way in every chunk, and thousands of such errors would add
+  // up: each chunk makes good what the one before left out.
+  double owed = 1.0;
   for (int64_t c = 0; c * kChunk < live; ++c) {
-    const Products& p = products[c];
     Coefficients& o = out[c];
-    float between[kChunk];  // D_ij of the current i
-    float prefix = 1.0f;
+    chunk_decays(decay + c * kChunk, products[c], o);
+    double total = 0.0;
     for (int i = 0; i < kChunk; ++i) {
-      const float a = decay[c * kChunk + i];
-      o.prefix[i] = prefix *= a;
       o.beta[i] = beta[c * kChunk + i];
-      for (int j = 0; j < i; ++j) between[j] *= a;
-      between[i] = 1.0f;
-      for (int j = 0; j < i; ++j)
-        o.kk[i * (i - 1) / 2 + j] = between[j] * p.kk[i * (i - 1) / 2 + j];
-      for (int j = 0; j <= i; ++j)
-        o.qk[i * (i + 1) / 2 + j] = between[j] * p.qk[i * (i + 1) / 2 + j];
+      total += g[c * kChunk + i];
     }
-    for (int j = 0; j < kChunk; ++j) o.suffix[j] = between[j];
+    const double exact = owed * __builtin_exp(total);
+    o.decay = (float)exact;
+    owed = o.decay > 1e-30f ? exact / o.decay : 1.0;
   }
 }
 
@@ -237,15 +254,14 @@ static void run_tile(const RuleArgs& r, int64_t b, int64_t h, int64_t column, in
   pass<false, true>(tile, r.Dk, 1.0f, d, nullptr, s.keys, s.queries, sk, sq);
   for (int64_t c = 0;; ++c) {
     const Coefficients& scalars = s.coefficients[c];
-    const float decay = scalars.prefix[kChunk - 1];
     const float* keys = s.keys + c * stride;
     solve_chunk<T>(r, b, h, column, first + c * kChunk, live - c * kChunk, scalars, sk, sq, d);
     if (c + 1 == chunks) {
-      pass<true, false>(tile, r.Dk, decay, d, keys, nullptr, nullptr, sk, sq);
+      pass<true, false>(tile, r.Dk, scalars.decay, d, keys, nullptr, nullptr, sk, sq);
       return;
     }
-    pass<true, true>(tile, r.Dk, decay, d, keys, keys + stride, s.queries + (c + 1) * stride, sk,
-                     sq);
+    pass<true, true>(tile, r.Dk, scalars.decay, d, keys, keys + stride,
+                     s.queries + (c + 1) * stride, sk, sq);
   }
 }
 

@@ -149,13 +149,6 @@ template <>
 inline __attribute__((always_inline)) float load_one<F32>(const float* p) {
   return *p;
 }
-template <class T>
-TMF_INLINE void store_one(typename T::type* p, float x) {
-  typename T::type lanes[kLanes];
-  T::store(lanes, splat(x));
-  *p = lanes[0];
-}
-
 // exp to about 1 ulp: 2^k times a Taylor polynomial on [-ln2/2, ln2/2]. Below 2.5e-38 zero.
 TMF_INLINE vf exp(vf x) {
   const vf lowest = splat(-86.6f), highest = splat(88.8f);

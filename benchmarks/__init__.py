@@ -1,0 +1,1 @@
+"""Timings with a correctness gate: ``python -m benchmarks --help``."""

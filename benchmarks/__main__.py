@@ -1,0 +1,24 @@
+"""``python -m benchmarks rule``: one subcommand for each thing that is timed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import rule
+
+COMMANDS = {"rule": rule}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    for name, module in COMMANDS.items():
+        title = (module.__doc__ or "").splitlines()[0]
+        module.add_arguments(subparsers.add_parser(name, help=title))
+    options = parser.parse_args(arguments)
+    return COMMANDS[options.command].run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

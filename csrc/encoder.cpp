@@ -1,0 +1,22 @@
+#include "encoder.h"
+
+namespace tmf {
+
+void encode(const plan::Program& program, const std::vector<BufferView>& buffers,
+            Encoder& encoder) {
+  for (const plan::Dispatch& dispatch : program.dispatches) {
+    if (dispatch.barrier_before) encoder.barrier();
+    encoder.set_kernel(dispatch.kernel);
+    for (const plan::Argument& argument : dispatch.arguments) {
+      if (argument.buffer >= 0) {
+        encoder.set_buffer(argument.index, buffers.at(argument.buffer));
+      } else {
+        encoder.set_bytes(argument.index, argument.bytes.data(),
+                          static_cast<uint32_t>(argument.bytes.size()));
+      }
+    }
+    encoder.dispatch(dispatch.grid, dispatch.threads);
+  }
+}
+
+}  // namespace tmf

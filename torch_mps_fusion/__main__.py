@@ -1,0 +1,60 @@
+"""``python -m torch_mps_fusion demo | doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+DTYPES = ("bfloat16", "float16", "float32")
+SHAPES = ("0.8b", "2b", "4b", "9b", "27b")
+
+
+def token_counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if not counts or min(counts) < 1:
+        raise ValueError
+    return counts
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m torch_mps_fusion", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    demo = commands.add_parser(
+        "demo", help="load a GDN layer from safetensors and run every variant that runs here"
+    )
+    source = demo.add_mutually_exclusive_group()
+    source.add_argument("--model", type=Path, metavar="DIR", help="a Qwen checkpoint directory")
+    source.add_argument(
+        "--shape", choices=SHAPES, default="0.8b", help="shape of a model with random weights"
+    )
+    demo.add_argument("--layer", type=int, metavar="N", help="layer index (default: first GDN)")
+    demo.add_argument("--dtype", choices=DTYPES, help="default: the checkpoint's")
+    demo.add_argument("--device", default="cpu", help="cpu, mps or cuda (default: cpu)")
+    demo.add_argument(
+        "--tokens", type=token_counts, default=[1, 8, 64], metavar="T,T,..", help="tokens a call"
+    )
+    demo.add_argument("--rounds", type=int, default=20, help="timed rounds of all variants")
+
+    commands.add_parser("doctor", help="what is here, what is missing, which variants run where")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        if args.command == "doctor":
+            from .doctor import run_doctor
+
+            return run_doctor()
+        from .demo import run_demo
+
+        return run_demo(args)
+    except (ValueError, OSError, NotImplementedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
