@@ -85,11 +85,13 @@ def build(
     def make(out: Path) -> None:
         program = prepare(given, pre, time_limit)
         flags = [*mode, *rewrite.constant_flags(program, constants, given.text)]
-        text = f"#include <metal_stdlib>\n{program.text}\n# 1 \"glue\"\n{rewrite.cpu_glue(program)}"
+        text = f'#include <metal_stdlib>\n{program.text}\n# 1 "glue"\n{rewrite.cpu_glue(program)}'
         warnings = compiler.compile_library(text, flags, runtime, out, time_limit)
         about = {
             "kernels": [
-                dataclasses.asdict(KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads))
+                dataclasses.asdict(
+                    KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads)
+                )
                 for e in program.entries
             ],
             "constants": [c.name for c in program.constants],

@@ -66,7 +66,9 @@ class Options:
                 if getattr(self, name) != getattr(type(self), name)
             ]
             if explored:
-                raise LaunchError(f"threads: {self.threads} OS threads do not go with {explored[0]}")
+                raise LaunchError(
+                    f"threads: {self.threads} OS threads do not go with {explored[0]}"
+                )
 
     @classmethod
     def of(cls, base: Options | None, given: dict[str, object]) -> Options:

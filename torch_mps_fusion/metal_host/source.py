@@ -102,7 +102,7 @@ class KernelDecl:
 
 @dataclass(frozen=True)
 class Instance:
-    """An explicit instantiation: `host` is the host name, `callee` the expression, `f<float, 4>`."""
+    """An explicit instantiation: `callee`, such as `f<float, 4>`, under the name `host`."""
 
     host: str
     callee: str

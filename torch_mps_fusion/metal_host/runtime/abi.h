@@ -65,10 +65,10 @@ struct MhBuffer {
 };
 struct MhLaunch {
   MhEntry entry;
-  const void* code;   // any address inside the kernel's library
-  u32 grid[3];        // threadgroups
-  u32 group[3];       // threads in each
-  u32 threads[3];     // extent in threads where edge threadgroups are cut; 0: whole threadgroups
+  const void* code;  // any address inside the kernel's library
+  u32 grid[3];       // threadgroups
+  u32 group[3];      // threads in each
+  u32 threads[3];    // extent in threads where edge threadgroups are cut; 0: whole threadgroups
   u32 buffer_count;
   const MhBuffer* buffers;  // by index
   u32 local_count;

@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "isolate.h"
 #include "order.h"
 #include "report.h"
 #include "schedule.h"
@@ -18,8 +19,6 @@ enum Flags : u8 {
   EVER_WRITTEN = 16,
   READ0_ATOMIC = 32,  // and READ0_ATOMIC << 1 for the second
 };
-constexpr u32 NEAR = 1 << 20;  // unmapped distance around a bound buffer, see launch.cpp
-
 // A smaller granule for accesses that do not fit the present one.
 void refine(Region& r, u32 shift) {
   u32 copies = 1u << (r.shift - shift);
@@ -46,8 +45,8 @@ struct Check {
 
   void race(const Access& other, const char* other_word) const {
     report("race", pc, other.pc,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " is not ordered after the " + other_word + " by " + who(other.id) +
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " is not ordered after the " + other_word + " by " + who(other.id) +
                words(" at @[+%x]", other.pc));
   }
   // Data of another threadgroup, in order, but not through coherent(device) on both sides.
@@ -56,11 +55,13 @@ struct Check {
     const Access& last = last_atomic ? c.atomic : c.write;
     bool theirs = last_atomic || c.flags & WROTE_COHERENT, mine = how & (ATOMIC | COHERENT);
     if ((theirs && mine) || (last.id - 1) / S->threads == f->group->number) return;
-    const char* side = theirs ? "this access is" : mine ? "that write is" : "both are";
+    const char* side = theirs ? "this access does not go"
+                       : mine ? "that write does not go"
+                              : "neither goes";
     report("coherence", pc, last.pc,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
-               " of another threadgroup, but " + side + " not through a coherent(device) pointer");
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
+               " of another threadgroup, and " + side + " through a coherent(device) pointer");
   }
   bool ordered(const Access& other, const char* other_word) const {
     if (!other.id || before(other.id, other.time, f, space)) return true;
@@ -81,8 +82,8 @@ struct Check {
   void needs_value(const Cell& c) const {
     if (!(c.flags & UNWRITTEN)) return;
     report("uninitialised", pc, 2,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " before anything was written there");
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " before anything was written there");
   }
   void write(Cell& c) const {
     if (how & MODIFY) needs_value(c);
@@ -137,14 +138,15 @@ void outside_threadgroup(Fiber* f, const char* p, u32 bytes, u32 how, const void
   std::string where = near ? words("threadgroup `%s` of %zu bytes at offset %zu", near->name,
                                    near->bytes, offset - near->offset)
                            : "threadgroup memory that no variable has";
-  report("bounds", S->pc(pc), 1,
-         words("%s of %u bytes of ", word(how), bytes) + where + " by " + who(f) + " at " + place(pc));
+  report(
+      "bounds", S->pc(pc), 1,
+      words("%s of %u bytes of ", word(how), bytes) + where + " by " + who(f) + " at " + place(pc));
 }
 
 void outside(Fiber* f, const char* p, u32 bytes, u32 how, const void* pc) {
   const Region* near = nullptr;
   for (const Region& r : S->regions)
-    if (p + bytes > r.lo - NEAR && p < r.hi + NEAR) near = &r;
+    if (p + bytes > r.lo - GUARD && p < r.hi + GUARD) near = &r;
   std::string where = near ? words("device `%s` of %lld bytes at offset %lld", near->name,
                                    (long long)(near->hi - near->lo), (long long)(p - near->lo))
                            : "an address outside every buffer";
@@ -223,9 +225,11 @@ void note_access(const void* address, u32 bytes, u32 how, const void* pc) {
   Check check{f, DEVICE, p, how, S->pc(pc), pc};
   Region* r;
   if (p >= g->memory && p < g->memory + g->capacity) {
-    if (!(how & ATOMIC)) (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
+    if (!(how & ATOMIC))
+      (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
     if (!S->checking()) return;
-    if (!find_variable(g, size_t(p - g->memory), bytes)) return outside_threadgroup(f, p, bytes, how, pc);
+    if (!find_variable(g, size_t(p - g->memory), bytes))
+      return outside_threadgroup(f, p, bytes, how, pc);
     check.space = THREADGROUP;
     r = &g->shadow;
   } else {

@@ -5,9 +5,9 @@
 #include "state.h"
 
 namespace mh {
-void install_handlers();   // once for each launch
+void install_handlers();  // once for each launch
 void restore_handlers();
-class HandlerStack {       // lets the handlers run when a fiber's own stack is used up
+class HandlerStack {  // lets the handlers run when a fiber's own stack is used up
  public:
   HandlerStack();
   ~HandlerStack();
@@ -17,7 +17,7 @@ class HandlerStack {       // lets the handlers run when a fiber's own stack is 
   std::vector<char> memory_;
   stack_t previous_{};
 };
-class Watchdog {           // signals the given OS threads once the time is over
+class Watchdog {  // signals the given OS threads once the time is over
  public:
   explicit Watchdog(u32 milliseconds);
   ~Watchdog();
