@@ -95,10 +95,10 @@ ATOMICS = {
 }
 
 
-@pytest.mark.parametrize("body", ATOMICS, ids=lambda b: ATOMICS[b].split("global.")[1])
-def test_device_atomics_are_relaxed_at_device_scope(tmp_path: Path, body: str) -> None:
-    text = ptx_of(tmp_path, body)
-    assert instructions(text, r"atom|red|(?:ld|st)\.relaxed") == [ATOMICS[body]]
+def test_device_atomics_are_relaxed_at_device_scope(tmp_path: Path) -> None:
+    """All in one kernel: what is volatile keeps its order."""
+    text = ptx_of(tmp_path, "\n".join(f"{{ {body} }}" for body in ATOMICS))
+    assert instructions(text, r"atom|red|(?:ld|st)\.relaxed") == list(ATOMICS.values())
 
 
 def test_ordered_atomics_are_refused(tmp_path: Path) -> None:
@@ -287,6 +287,23 @@ def test_native_operand_order_needs_no_shuffle() -> None:
 def test_mathematical_functions_are_linked(tmp_path: Path) -> None:
     text = ptx_of(tmp_path, "x[i] = exp(x[i]) + log(x[i + 1]) + tanh(x[i + 2]) + sin(x[i + 3]);")
     assert "__nv_" not in text and instructions(text, "ex2")
+
+
+@pytest.mark.parametrize("part", ["nvvm/libdevice/libdevice.10.bc", "lib/libdevice.10.bc"])
+def test_libdevice_of_a_toolkit_and_of_the_triton_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    cuda._roots.cache_clear()
+    try:
+        (tmp_path / part).parent.mkdir(parents=True)
+        (tmp_path / part).touch()
+        assert cuda._roots()[0] == tmp_path
+        monkeypatch.setattr(cuda, "_roots", lambda: (tmp_path,))
+        assert cuda.libdevice() == tmp_path / part
+    finally:
+        monkeypatch.undo()
+        cuda._roots.cache_clear()
 
 
 def test_without_libdevice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
