@@ -283,10 +283,18 @@ def test_native_operand_order_needs_no_shuffle() -> None:
     assert instructions(text, r"ld\.global\.v4") == ["ld.global.v4.b32"]
 
 
+ONE = """exp exp2 exp10 log log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+erf sinpi cospi tanpi sqrt rsqrt fabs floor ceil rint round trunc fract sign saturate"""
+TWO = "pow powr atan2 fmod nextafter fmin fmax fdim copysign divide step"
+
+
 @needs_libdevice
 def test_mathematical_functions_are_linked(tmp_path: Path) -> None:
-    text = ptx_of(tmp_path, "x[i] = exp(x[i]) + log(x[i + 1]) + tanh(x[i + 2]) + sin(x[i + 3]);")
-    assert "__nv_" not in text and instructions(text, "ex2")
+    calls = [f"x[{k}] = {name}(x[i + {k}]);" for k, name in enumerate(ONE.split())]
+    calls += [f"x[{k + 99}] = {name}(x[i + {k}], x[i]);" for k, name in enumerate(TWO.split())]
+    calls += ["int e; x[i] = ldexp(x[1], 3) + frexp(x[2], e); x[i + 1] = e;"]
+    text = ptx_of(tmp_path, "\n".join(calls))
+    assert "__nv_" not in text and instructions(text, "ex2") and instructions(text, "lg2")
 
 
 @pytest.mark.parametrize("part", ["nvvm/libdevice/libdevice.10.bc", "lib/libdevice.10.bc"])
