@@ -294,7 +294,7 @@ def test_mathematical_functions_are_linked(tmp_path: Path) -> None:
     calls += [f"x[{k + 99}] = {name}(x[i + {k}], x[i]);" for k, name in enumerate(TWO.split())]
     calls += ["int e; x[i] = ldexp(x[1], 3) + frexp(x[2], e); x[i + 1] = e;"]
     text = ptx_of(tmp_path, "\n".join(calls))
-    assert "__nv_" not in text and instructions(text, "ex2") and instructions(text, "lg2")
+    assert "__nv_" not in text and instructions(text, "ex2")
 
 
 @pytest.mark.parametrize("part", ["nvvm/libdevice/libdevice.10.bc", "lib/libdevice.10.bc"])
