@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from metal_text import HEAD
 
-from torch_mps_fusion.metal_host import CompileError, Library, compiler
+from torch_mps_fusion.metal_host import CompileError, LaunchError, Library, compiler
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +124,28 @@ KERNEL plain(device float* x ARGUMENT(0)) { x[0] = 7; }
         x = np.zeros(8, dtype)
         library.kernel(name)(1, 8, [x])
         assert (x == value).all()
+
+
+def test_host_name_of_a_plain_kernel_and_array_arguments():
+    text = (
+        HEAD
+        + """
+[[host_name("other")]] kernel void k(device float* y [[buffer(0)]],
+                                     constant float (&w)[4] [[buffer(1)]],
+                                     threadgroup float (&t)[4] [[threadgroup(0)]],
+                                     uint i [[thread_position_in_grid]]) {
+  t[i] = w[i];
+  y[i] = 2 * t[i];
+}
+"""
+    )
+    library = Library("h.metal", text=text)
+    assert library.kernels == ("other",)
+    w, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    library.kernel("other")(1, 4, {"y": y, "w": w}, threadgroup_memory={"t": 16})
+    assert (y == 2 * w).all()
+    with pytest.raises(LaunchError, match="`w`.*at least 16"):
+        library.kernel("other")(1, 4, {"y": y, "w": w[:2]}, threadgroup_memory=[16])
 
 
 @pytest.mark.parametrize(

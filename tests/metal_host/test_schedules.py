@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -182,6 +183,19 @@ kernel void k(device uint* d [[buffer(0)]], uint i [[thread_position_in_grid]]) 
         kernel(8, 32, [np.zeros(256, np.uint32)], threads=2, time_limit=0.2)
     assert time.monotonic() - begin < 5
     assert {f.kind for f in error.value.faults} == {"timeout"}
+
+
+def test_launches_from_several_python_threads(two_stages):
+    def many(seed):
+        for i in range(10):
+            _, sums, _, want = run(two_stages, schedule="random", seed=100 * seed + i)
+            assert (sums == want).all()
+        with pytest.raises(FaultError):
+            for i in range(24):
+                run(two_stages, schedule="unfair", seed=i)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many, range(8)))
 
 
 def test_a_launch_works_after_a_fault(two_stages):

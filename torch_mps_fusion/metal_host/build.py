@@ -100,7 +100,8 @@ def build(
         out.with_suffix(".json").write_text(json.dumps(about))
 
     path = compiler.cached(f"{stem}-{key}.so", make, (".json",))
-    os.utime(path)
+    for used in (path, path.with_suffix(".json"), runtime):
+        os.utime(used)
     about = json.loads(path.with_suffix(".json").read_text())
     kernels = tuple(
         KernelInfo(

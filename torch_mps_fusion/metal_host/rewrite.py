@@ -50,7 +50,7 @@ def rewrite(preprocessed: str) -> Program:
     constants = source.function_constants(text)
     instances = source.instances(text)
     decls = {k.name: k for k in source.kernels(text)}
-    entries = [Entry(k.name, k.name, k) for k in decls.values() if not k.template]
+    entries = [Entry(k.host or k.name, k.name, k) for k in decls.values() if not k.template]
     for one in instances:
         name = one.callee.split("<")[0].strip()
         if name not in decls:

@@ -12,6 +12,10 @@ namespace mh {
 void locate_code(Scheduler& s);
 
 namespace {
+constexpr u32 IN_FLIGHT = 65536;  // threads, unless a residency is asked for
+}
+
+namespace {
 void explain_deadlock() {
   // Lanes of one simdgroup that wait at different places are divergence, whatever else waits.
   for (auto& g : S->all)
@@ -31,7 +35,7 @@ void run(Scheduler& s, Watchdog& dog) {
   S = &s;
   current = nullptr;
   HandlerStack handler_stack;
-  dog.watch_this_thread();
+  dog.watch(pthread_self());
   for (;;) {
     Fiber* f = s.aborted ? nullptr : pick();
     if (!f && !s.aborted && !s.shared_next && s.next < s.groups && start_next()) continue;
@@ -44,6 +48,7 @@ void run(Scheduler& s, Watchdog& dog) {
     mh_swap(&s.main_sp, f->sp);
     current = nullptr;
   }
+  dog.unwatch(pthread_self());
   S = nullptr;
 }
 
@@ -57,7 +62,7 @@ void prepare(Scheduler& s, const MhLaunch* launch) {
                  : MhPos{s.grid.x * s.size.x, s.grid.y * s.size.y, s.grid.z * s.size.z};
   s.threads = s.size.x * s.size.y * s.size.z;
   s.groups = s.grid.x * s.grid.y * s.grid.z;
-  if (!s.o.residency) s.o.residency = s.groups;
+  if (!s.o.residency) s.o.residency = std::max(1u, IN_FLIGHT / s.threads);
   for (u32 i = 0; i < launch->buffer_count; ++i) s.buffers.push_back(launch->buffers[i].data);
   locate_code(s);
   s.random_state = (0x9E3779B97F4A7C15ull * (s.o.seed + 1)) | 1;
@@ -100,7 +105,6 @@ void run_checked(Scheduler& s, Watchdog& dog, MhBufferCounts* per_buffer) {
     s.regions[i].counts = &counts[i];
   }
   run(s, dog);
-  for (Region& r : s.regions) count_distinct(r);
   for (u32 i = 0; i < s.launch->buffer_count; ++i)
     for (size_t k = 0; k < copies.size(); ++k) {
       auto* p = static_cast<char*>(s.buffers[i]);
@@ -158,7 +162,7 @@ extern "C" u32 mh_launch(const MhLaunch* launch, MhCounts* counts, MhBufferCount
   prepare_schedule(s);
   s.counts.trace = 0xcbf29ce484222325ull;
   install_handlers();
-  {
+  try {
     Watchdog dog(s.o.time_limit_ms);
     if (s.o.threads > 1)
       run_threads(s, dog);
@@ -166,6 +170,8 @@ extern "C" u32 mh_launch(const MhLaunch* launch, MhCounts* counts, MhBufferCount
       run_checked(s, dog, per_buffer);
     else
       run(s, dog);
+  } catch (const std::exception& error) {
+    s.faults.push_back({"crash", words("the runtime itself failed: %s", error.what())});
   }
   restore_handlers();
   keep_groups(s.all);

@@ -42,6 +42,7 @@ struct Check {
   const char* address;
   u32 how, pc;
   const void* at;
+  Region* region;
 
   void race(const Access& other, const char* other_word) const {
     report("race", pc, other.pc,
@@ -62,6 +63,14 @@ struct Check {
            std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
                place(at) + " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
                " of another threadgroup, and " + side + " through a coherent(device) pointer");
+  }
+  void count(Cell& c) const {
+    u8 flag = how & WRITE ? EVER_WRITTEN : EVER_READ;
+    if (c.flags & flag) return;
+    c.flags |= flag;
+    if (!region->counts) return;  // threadgroup memory
+    u64& distinct = how & WRITE ? region->counts->written_distinct : region->counts->read_distinct;
+    distinct += u64(1) << region->shift;
   }
   bool ordered(const Access& other, const char* other_word) const {
     if (!other.id || before(other.id, other.time, f, space)) return true;
@@ -97,8 +106,8 @@ struct Check {
     }
     c.write = now;
     c.atomic.id = c.read[0].id = c.read[1].id = 0;
-    u8 kept = c.flags & EVER_READ;
-    c.flags = u8(kept | EVER_WRITTEN | (how & COHERENT ? WROTE_COHERENT : 0));
+    u8 kept = c.flags & (EVER_READ | EVER_WRITTEN);
+    c.flags = u8(kept | (how & COHERENT ? WROTE_COHERENT : 0));
   }
   void read(Cell& c) const {
     needs_value(c);
@@ -106,7 +115,7 @@ struct Check {
     int slot = free_slot(c);
     c.read[slot] = {f->id + 1, f->order.time, pc};
     u8 atomic_bit = u8(READ0_ATOMIC << slot);
-    c.flags = u8(how & ATOMIC ? c.flags | atomic_bit : (c.flags & ~atomic_bit) | EVER_READ);
+    c.flags = u8(how & ATOMIC ? c.flags | atomic_bit : c.flags & ~atomic_bit);
   }
   // Replaces a read that this one follows, else any.
   int free_slot(const Cell& c) const {
@@ -205,63 +214,61 @@ void mark_unwritten(Region& r, size_t offset, size_t bytes) {
   }
 }
 
-void count_distinct(Region& r) {
-  u64 granule = u64(1) << r.shift;
-  for (size_t i = 0; i < r.cells.size(); ++i) {
-    const Cell& c = r.cells[i];
-    if (c.flags & EVER_READ) r.counts->read_distinct += granule;
-    if (c.flags & EVER_WRITTEN) r.counts->written_distinct += granule;
+namespace {
+// The region of an access, counted there; null if there is nothing more to do about it.
+Region* locate(Fiber* f, const char* p, u32 bytes, u32 how, const void* pc, Space& space) {
+  Group* g = f->group;
+  if (p >= g->memory && p < g->memory + g->capacity) {
+    space = THREADGROUP;
+    if (!(how & ATOMIC))
+      (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
+    if (!S->checking()) return nullptr;
+    if (find_variable(g, size_t(p - g->memory), bytes)) return &g->shadow;
+    outside_threadgroup(f, p, bytes, how, pc);
+    return nullptr;
+  }
+  space = DEVICE;
+  if (Region* r = find_region(p, bytes)) {
+    if (how & ATOMIC)
+      r->counts->atomics++;
+    else
+      (how & WRITE ? r->counts->written : r->counts->read) += bytes;
+    return r;
+  }
+  bool table = !(how & WRITE) && p >= S->code_lo && p < S->code_hi;  // constants of the program
+  if (!table) outside(f, p, bytes, how, pc);
+  return nullptr;
+}
+
+void check_cells(const Check& check, size_t offset, u32 bytes) {
+  Region& r = *check.region;
+  while ((offset | bytes) & ((1u << r.shift) - 1)) refine(r, r.shift - 1);
+  Cell* c = &r.cells[offset >> r.shift];
+  for (u32 i = bytes >> r.shift; i--; ++c) {
+    if (!(check.how & ATOMIC)) check.count(*c);
+    if (S->checking()) check.how& WRITE ? check.write(*c) : check.read(*c);
   }
 }
+}  // namespace
 
 void note_access(const void* address, u32 bytes, u32 how, const void* pc) {
   Fiber* f = current;
   if (!f || !S->o.check) return;
   const char* p = static_cast<const char*>(address);
-  Group* g = f->group;
-  if (p >= g->stacks && p < g->stacks + g->stacks_bytes) return;
+  if (p >= f->group->stacks && p < f->group->stacks + f->group->stacks_bytes) return;
   if (S->aborted) leave();
   S->counts.accesses++;
-  Check check{f, DEVICE, p, how, S->pc(pc), pc};
-  Region* r;
-  if (p >= g->memory && p < g->memory + g->capacity) {
-    if (!(how & ATOMIC))
-      (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
-    if (!S->checking()) return;
-    if (!find_variable(g, size_t(p - g->memory), bytes))
-      return outside_threadgroup(f, p, bytes, how, pc);
-    check.space = THREADGROUP;
-    r = &g->shadow;
-  } else {
-    r = find_region(p, bytes);
-    if (!r) {
-      if (!(how & WRITE) && p >= S->code_lo && p < S->code_hi) return;  // tables of the program
-      return outside(f, p, bytes, how, pc);
-    }
-    if (how & ATOMIC)
-      r->counts->atomics++;
-    else
-      (how & WRITE ? r->counts->written : r->counts->read) += bytes;
-  }
-  size_t offset = size_t(p - r->lo);
-  while ((offset | bytes) & ((1u << r->shift) - 1)) refine(*r, r->shift - 1);
-  Cell* c = &r->cells[offset >> r->shift];
-  for (u32 i = bytes >> r->shift; i--; ++c) {
-    if (!S->checking()) {
-      if (!(how & ATOMIC)) c->flags |= how & WRITE ? EVER_WRITTEN : EVER_READ;
-    } else if (how & WRITE) {
-      check.write(*c);
-    } else {
-      check.read(*c);
-    }
-  }
+  Space space;
+  Region* r = locate(f, p, bytes, how, pc, space);
+  if (!r) return;
+  check_cells({f, space, p, how, S->pc(pc), pc, r}, size_t(p - r->lo), bytes);
   if (how & ATOMIC) return;
   if (how & WRITE)
     f->read_pc = nullptr;
   else
     maybe_polls(f, p, bytes, pc);
   if (S->o.preempt && S->random() % S->o.preempt == 0) {
-    g->events++;
+    f->group->events++;
     yield(false);
   }
 }

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <ucontext.h>
+#include <sys/ucontext.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -140,9 +140,13 @@ Watchdog::Watchdog(u32 milliseconds) : state_(std::make_unique<State>()) {
     }
   });
 }
-void Watchdog::watch_this_thread() {
+void Watchdog::watch(pthread_t thread) {
   std::lock_guard lock(state_->lock);
-  state_->watched.push_back(pthread_self());
+  state_->watched.push_back(thread);
+}
+void Watchdog::unwatch(pthread_t thread) {
+  std::lock_guard lock(state_->lock);
+  std::erase_if(state_->watched, [&](pthread_t t) { return pthread_equal(t, thread); });
 }
 Watchdog::~Watchdog() {
   {

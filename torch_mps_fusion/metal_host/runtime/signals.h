@@ -1,5 +1,6 @@
 // A launch that runs too long, and a kernel that traps, end in a report.
 #pragma once
+#include <pthread.h>
 #include <signal.h>
 
 #include "state.h"
@@ -22,7 +23,8 @@ class Watchdog {  // signals the given OS threads once the time is over
   explicit Watchdog(u32 milliseconds);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
-  void watch_this_thread();
+  void watch(pthread_t thread);
+  void unwatch(pthread_t thread);
 
  private:
   struct State;

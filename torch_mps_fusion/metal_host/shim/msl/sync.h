@@ -29,9 +29,6 @@ enum thread_scope {
 MSL_FN void threadgroup_barrier(mem_flags flags, MSL_SITE) {
   msl::target::barrier((uint)flags, MSL_HERE);
 }
-MSL_FN void threadgroup_barrier(mem_flags flags, thread_scope, MSL_SITE) {
-  msl::target::barrier((uint)flags, MSL_HERE);
-}
 MSL_FN void simdgroup_barrier(mem_flags flags, MSL_SITE) {
   msl::target::simd_barrier((uint)flags, MSL_HERE);
 }
