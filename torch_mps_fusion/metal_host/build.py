@@ -62,9 +62,11 @@ def build(
 ) -> Built:
     """Builds `given` for this machine, or finds it in the cache. Raises CompileError."""
     runtime = compiler.runtime()
-    pre = list(compiler.predefined(metal_version))
-    pre += [f"-D{k}={v}" for k, v in (defines or {}).items()]
-    mode = [*(compiler.CHECKED if checked else compiler.PLAIN), "-I", str(compiler.SHIM), *pre]
+    predefined = compiler.predefined(metal_version)
+    # The user's own macros are for the user's own text: the shim does not see them.
+    pre = [*predefined, *(f"-D{k}={v}" for k, v in (defines or {}).items())]
+    mode = [*(compiler.CHECKED if checked else compiler.PLAIN), *predefined]
+    mode += ["-I", str(compiler.SHIM)]
     if not address_spaces:
         mode.append("-DMSL_NO_ADDRESS_SPACES")
     key = compiler.digest(
@@ -76,17 +78,20 @@ def build(
         compiler.compiler().version,
         *compiler.machine_flags(),
         *mode,
+        *pre,
     )
     stem = re.sub(r"\W", "_", Path(given.path).stem)
 
     def make(out: Path) -> None:
         program = prepare(given, pre, time_limit)
         flags = [*mode, *rewrite.constant_flags(program, constants, given.text)]
-        text = f"#include <metal_stdlib>\n{program.text}\n# 1 \"glue\"\n{rewrite.cpu_glue(program)}"
+        text = f'#include <metal_stdlib>\n{program.text}\n# 1 "glue"\n{rewrite.cpu_glue(program)}'
         warnings = compiler.compile_library(text, flags, runtime, out, time_limit)
         about = {
             "kernels": [
-                dataclasses.asdict(KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads))
+                dataclasses.asdict(
+                    KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads)
+                )
                 for e in program.entries
             ],
             "constants": [c.name for c in program.constants],
@@ -95,7 +100,8 @@ def build(
         out.with_suffix(".json").write_text(json.dumps(about))
 
     path = compiler.cached(f"{stem}-{key}.so", make, (".json",))
-    os.utime(path)
+    for used in (path, path.with_suffix(".json"), runtime):
+        os.utime(used)
     about = json.loads(path.with_suffix(".json").read_text())
     kernels = tuple(
         KernelInfo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +35,7 @@ class Compiler(NamedTuple):
 
 def _run(command: Sequence[str], limit: float, **more) -> subprocess.CompletedProcess[str]:
     name = Path(command[0]).name
-    zig = str(cache_dir() / "zig")
+    zig = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_dir() / "zig")
     env = {**os.environ, "ZIG_LOCAL_CACHE_DIR": zig, "ZIG_GLOBAL_CACHE_DIR": zig}
     process = subprocess.Popen(
         command,
@@ -189,7 +191,17 @@ def cached(name: str, make: Callable[[Path], None], beside: Sequence[str] = ()) 
             for suffix in beside:
                 os.replace(part.with_suffix(suffix), path.with_suffix(suffix))
             os.replace(part, path)
+        _prune()
     return path
+
+
+def _prune(days: float = 30) -> None:
+    """Removes what nobody has used for long; a build touches the library that it finds."""
+    oldest = time.time() - days * 86400
+    for path in cache_dir().iterdir():
+        with contextlib.suppress(OSError):
+            if path.suffix in (".so", ".json") and path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 # ---------------------------------------------------------------- compiling
@@ -237,11 +249,20 @@ def compile_library(
     given.write_text(text)
     front = [*compiler().command, *machine_flags(), *LANGUAGE, *CPU, *flags]
     warnings = invoke([*front, "-c", str(given), "-o", str(object_file)], "the shader", limit)
-    cc = compiler()
-    # zig's c++ would build a C++ library first, which a kernel does not need
-    link = [*cc.command[:-1], "cc"] if cc.zig else [*cc.command]
-    invoke([*link, "-shared", "-o", str(out), str(object_file), str(runtime), "-lm"], "linking")
+    link = [*_linker(), "-shared", "-o", str(out), str(object_file), str(runtime), "-lm"]
+    invoke(link, "linking")
     return _own_warnings(warnings)
+
+
+def _system_cxx() -> list[str] | None:
+    asked = os.environ.get("METAL_HOST_CXX") or shutil.which("g++")
+    return asked.split() if asked else None
+
+
+def _linker() -> list[str]:
+    """The system's own where there is one: zig first builds a library of its own (20 s, once)."""
+    cc = compiler()
+    return _system_cxx() or ([*cc.command[:-1], "cc"] if cc.zig else [*cc.command])
 
 
 def _own_warnings(text: str) -> str:
@@ -251,9 +272,8 @@ def _own_warnings(text: str) -> str:
 @functools.cache
 def runtime() -> Path:
     """The fiber runtime, built on first use by g++ (or METAL_HOST_CXX, or the shader compiler)."""
-    asked = os.environ.get("METAL_HOST_CXX") or shutil.which("g++")
-    if asked:
-        command = asked.split()
+    command = _system_cxx()
+    if command:
         version = _run([*command, "--version"], 30).stdout.split("\n")[0]
     else:
         command = [*compiler().command, "-fno-sanitize=undefined"]

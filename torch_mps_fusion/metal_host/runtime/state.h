@@ -60,6 +60,7 @@ struct Fiber {
   std::unique_ptr<Seen[]> seen;
   bool seen_used;
   Poll poll;
+  const void* entered;  // where the kernel called the runtime, while it is in an atomic
   const void *read_place, *read_pc;  // the last plain or atomic read, for spin detection
   u32 read_count;
   const void *last_place, *last_pc;  // the last atomic read (spin on the own simdgroup)
@@ -84,12 +85,34 @@ struct Cell {
   Access write, atomic, read[2];
   u8 flags;
 };
+// Cells that are all zero until touched, and take memory only then.
+class Cells {
+ public:
+  explicit Cells(size_t count = 0);
+  Cells(Cells&& other) noexcept { swap(other); }
+  Cells& operator=(Cells&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Cells();
+  size_t size() const { return count_; }
+  Cell& operator[](size_t i) { return cells_[i]; }
+  const Cell& operator[](size_t i) const { return cells_[i]; }
+
+ private:
+  void swap(Cells& other) {
+    std::swap(cells_, other.cells_);
+    std::swap(count_, other.count_);
+  }
+  Cell* cells_ = nullptr;
+  size_t count_ = 0;
+};
 struct Region {
-  char *lo, *hi;
-  const char* name;
-  u32 shift;  // log2 of the granule
-  std::vector<Cell> cells;
-  MhBufferCounts* counts;
+  char *lo = nullptr, *hi = nullptr;
+  const char* name = "";
+  u32 shift = 2;  // log2 of the granule
+  Cells cells;
+  MhBufferCounts* counts = nullptr;
 };
 struct Variable {  // of threadgroup memory
   const void* key;
@@ -105,19 +128,19 @@ struct Ring {  // FIFO of fibers
 };
 struct Group {  // a threadgroup in flight; reused for later ones
   u32 number, threads, live, arrived, barrier_flags;
-  u32 rank;              // how many threadgroups had started before it
-  u32 events;            // its atomics, barriers and pre-emptions: the places where it may be stopped
+  u32 rank;    // how many threadgroups had started before it
+  u32 events;  // its atomics, barriers and pre-emptions: the places where it may be stopped
   u32 budget, lost_after;
-  u32 quiet;             // barriers since a poll
+  u32 quiet;  // barriers since a poll
   bool lost;
-  size_t position;       // in Scheduler::runnable
+  size_t position;  // in Scheduler::runnable
   Site site;
   MhShared shared;
   void* locals[32];
   Ring ready;
   std::vector<Fiber> fibers;
   std::vector<Simd> simds;
-  char* memory;          // threadgroup memory
+  char* memory;  // threadgroup memory
   size_t used, capacity;
   std::vector<Variable> variables;
   Region shadow;
