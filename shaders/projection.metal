@@ -6,7 +6,7 @@
 //   gdn_y, conv_in, conv_out, mask, gdn: if kWritesConvState, see conv.h; conv_out may be conv_in
 // Launch: 32 SG threads; grid (args.groups + state groups, ceil(R / 8)); group g makes tiles
 // g NT, (g + groups) NT, ..; tiles % NT == 0. State groups: ceil(batch * conv_dim / (32 SG)), in
-// the first row of the grid. Threadgroup memory: 512 NT * SEGMENTS + about 1.3 KB.
+// the first row of the grid. Threadgroup memory: 256 (16 NT + 5) bytes.
 // Who: a tile and its outputs belong to one threadgroup, a channel's conv state to one thread.
 #include "include/abi.h"
 #include "include/conv.h"

@@ -75,6 +75,18 @@ def test_check_of_a_file_that_does_not_compile(
     assert "does not compile" in said and "k.metal:8" in said and "nonsense" in said
 
 
+def test_check_of_whole_struct_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "k.metal"
+    path.write_text(
+        "#include <metal_stdlib>\n#pragma METAL fp contract(off)\nusing namespace metal;\n"
+        "struct P { uint a, b; };\n"
+        "kernel void k(device P* x [[buffer(0)]]) { P p = x[0]; x[1] = p; }\n"
+    )
+    assert command.main(["check", str(path)]) == 1
+    assert command.main(["check", "--no-address-spaces", str(path)]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
 def test_mutants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(SHADERS / "last_arriver.metal")
     assert command.main(["mutants", path, "--kind", "drop-fence", "--write", str(tmp_path)]) == 0

@@ -95,10 +95,10 @@ ATOMICS = {
 }
 
 
-@pytest.mark.parametrize("body", ATOMICS, ids=lambda b: ATOMICS[b].split("global.")[1])
-def test_device_atomics_are_relaxed_at_device_scope(tmp_path: Path, body: str) -> None:
-    text = ptx_of(tmp_path, body)
-    assert instructions(text, r"atom|red|(?:ld|st)\.relaxed") == [ATOMICS[body]]
+def test_device_atomics_are_relaxed_at_device_scope(tmp_path: Path) -> None:
+    """All in one kernel: what is volatile keeps its order."""
+    text = ptx_of(tmp_path, "\n".join(f"{{ {body} }}" for body in ATOMICS))
+    assert instructions(text, r"atom|red|(?:ld|st)\.relaxed") == list(ATOMICS.values())
 
 
 def test_ordered_atomics_are_refused(tmp_path: Path) -> None:
@@ -283,10 +283,35 @@ def test_native_operand_order_needs_no_shuffle() -> None:
     assert instructions(text, r"ld\.global\.v4") == ["ld.global.v4.b32"]
 
 
+ONE = """exp exp2 exp10 log log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+erf sinpi cospi tanpi sqrt rsqrt fabs floor ceil rint round trunc fract sign saturate"""
+TWO = "pow powr atan2 fmod nextafter fmin fmax fdim copysign divide step"
+
+
 @needs_libdevice
 def test_mathematical_functions_are_linked(tmp_path: Path) -> None:
-    text = ptx_of(tmp_path, "x[i] = exp(x[i]) + log(x[i + 1]) + tanh(x[i + 2]) + sin(x[i + 3]);")
+    calls = [f"x[{k}] = {name}(x[i + {k}]);" for k, name in enumerate(ONE.split())]
+    calls += [f"x[{k + 99}] = {name}(x[i + {k}], x[i]);" for k, name in enumerate(TWO.split())]
+    calls += ["int e; x[i] = ldexp(x[1], 3) + frexp(x[2], e); x[i + 1] = e;"]
+    text = ptx_of(tmp_path, "\n".join(calls))
     assert "__nv_" not in text and instructions(text, "ex2")
+
+
+@pytest.mark.parametrize("part", ["nvvm/libdevice/libdevice.10.bc", "lib/libdevice.10.bc"])
+def test_libdevice_of_a_toolkit_and_of_the_triton_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    cuda._roots.cache_clear()
+    try:
+        (tmp_path / part).parent.mkdir(parents=True)
+        (tmp_path / part).touch()
+        assert cuda._roots()[0] == tmp_path
+        monkeypatch.setattr(cuda, "_roots", lambda: (tmp_path,))
+        assert cuda.libdevice() == tmp_path / part
+    finally:
+        monkeypatch.undo()
+        cuda._roots.cache_clear()
 
 
 def test_without_libdevice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_unfair_mode_stops_an_unbounded_wait(name: str) -> None:
     """A worker that took a ticket is starved: the others wait for it, and that is reported."""
     stopped = 0
     for seed in UNFAIR_SEEDS:
-        sample = WAITING[name](np.random.default_rng(seed), threads=32)
+        sample = WAITING[name](np.random.default_rng(seed))
         try:
             launch(sample, schedule="unfair", seed=seed)
             sample.verify()
@@ -112,7 +112,7 @@ def test_unfair_mode_ends_a_bounded_wait_in_its_own_error(name: str) -> None:
     """The same with a bound: every launch ends, right or with the kernel's own error word set."""
     errors = 0
     for seed in UNFAIR_SEEDS:
-        sample = WAITING[name](np.random.default_rng(seed), spin=100, threads=32)
+        sample = WAITING[name](np.random.default_rng(seed), spin=100)
         launch(sample, schedule="unfair", seed=seed)
         ctl = sample.buffers[{"scan_lookback": 5, "persist": 3}[name]]
         error = ctl[{"scan_lookback": 1, "persist": 2}[name]]
@@ -127,3 +127,21 @@ def test_bounded_wait_is_right_when_it_need_not_give_up() -> None:
         scan = scan_lookback(np.random.default_rng(seed), spin=1_000_000)
         launch(scan, **schedule(seed))
         scan.verify()
+
+
+TWO_WORDS = """#include <metal_stdlib>
+using namespace metal;
+kernel void two_words(device atomic_uint* c [[buffer(0)]], constant uint& gap [[buffer(1)]]) {
+  while (atomic_load_explicit(c, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(c + gap, memory_order_relaxed) == 0) {
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("gap", [1, 31, 32, 64, 1024])
+def test_a_wait_on_two_words_is_a_livelock_wherever_they_lie(gap: int) -> None:
+    built = Library("two_words.metal", text=TWO_WORDS)
+    with pytest.raises(FaultError) as caught:
+        built.kernel("two_words")(1, 1, [np.zeros(2048, np.uint32), gap], time_limit=2.0)
+    assert [f.kind for f in caught.value.faults] == ["livelock"]

@@ -143,6 +143,18 @@ def test_states_as_views_of_larger_buffers(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_hidden_and_mask_as_views(variant):
+    case = make_case(Setting(BLOCK, masked=True), torch.bfloat16, 3, 3)
+    expected = program(case, variant)
+    wide = torch.full((3, 3, case.hidden.shape[2] + 24), float("nan"), dtype=torch.bfloat16)
+    wide[..., 8:-16] = case.hidden
+    case.hidden = wide[..., 8:-16]
+    case.mask = torch.stack([case.mask.T, ~case.mask.T], -1)[..., 0].T
+    assert case.mask.stride() == (2, 6)
+    assert_equal(program(case, variant).results, expected.results)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_masked_may_hold_anything(variant):
     case = make_case(Setting(BLOCK, masked=True), torch.bfloat16, 2, 6)
     expected = program(case, variant)

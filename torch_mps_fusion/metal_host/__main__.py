@@ -62,6 +62,12 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("files", metavar="FILE", type=_file, nargs="+")
     check.add_argument("--msl", metavar="LEVEL", type=_level, help="over what the file declares")
 
+    check.add_argument(
+        "--no-address-spaces",
+        action="store_true",
+        help="accept whole-struct copies between address spaces, and give up their checking",
+    )
+
     mutate = commands.add_parser("mutants", help="what can be taken away from a shader")
     mutate.add_argument("file", metavar="FILE", type=_file)
     mutate.add_argument("--kind", action="append", choices=KINDS, help="only these")
@@ -103,14 +109,14 @@ def _print_facts(facts: FileFacts) -> None:
         )
 
 
-def _check_one(path: Path, level: tuple[int, int] | None) -> bool:
+def _check_one(path: Path, level: tuple[int, int] | None, address_spaces: bool) -> bool:
     """Prints everything about a file; True if there is nothing to say against it."""
     at = level or wishes(path.read_text())[0].level
     print(f"{path} (MSL {at[0]}.{at[1]})")
     findings: list[Finding] = []
     try:
-        _print_facts(describe(path, at[0] * 100 + at[1] * 10))
-        findings = lint_all(path, level)
+        _print_facts(describe(path, at[0] * 100 + at[1] * 10, address_spaces))
+        findings = lint_all(path, level, address_spaces)
     except CompileError as error:
         print(f"  does not compile:\n{error}")
         return False
@@ -151,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         if arguments.command == "check":
-            clean = [_check_one(path, arguments.msl) for path in arguments.files]
+            spaces = not arguments.no_address_spaces
+            clean = [_check_one(path, arguments.msl, spaces) for path in arguments.files]
             return int(not all(clean))
         if arguments.command == "mutants":
             return _mutants(arguments)

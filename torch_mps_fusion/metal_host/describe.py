@@ -39,12 +39,17 @@ class FileFacts:
 
 
 def describe(
-    path: str | os.PathLike[str], metal_version: int = compiler.METAL_VERSION
+    path: str | os.PathLike[str],
+    metal_version: int = compiler.METAL_VERSION,
+    address_spaces: bool = True,
 ) -> FileFacts:
-    """Reads and compiles a file.  Function constants count as 0.  CompileError as for Library."""
+    """Reads and compiles a file; function constants count as 0.
+
+    address_spaces and CompileError: as for Library.
+    """
     path = os.fspath(path)
     program = build.prepare(source.flatten(path), compiler.predefined(metal_version))
-    text = llvm.unoptimised(path, 0, metal_version)
+    text = llvm.unoptimised(path, 0, metal_version, address_spaces)
     functions = llvm.functions(text)
     kernels = tuple(
         KernelFacts(

@@ -35,9 +35,14 @@ def _cycles(functions: dict[str, llvm.Function]) -> Iterator[list[str]]:
 
 
 def lint_compiled(
-    path: str | os.PathLike[str], level: tuple[int, int] | None = None
+    path: str | os.PathLike[str],
+    level: tuple[int, int] | None = None,
+    address_spaces: bool = True,
 ) -> list[Finding]:
-    """Findings that need the compiler.  CompileError when it refuses the file."""
+    """Findings that need the compiler.
+
+    address_spaces: as for Library.  CompileError when the compiler refuses the file.
+    """
     path = os.fspath(path)
     text = source.flatten(path)
     level = level or wishes(Path(path).read_text())[0].level
@@ -45,7 +50,7 @@ def lint_compiled(
     found: set[Finding] = set()
     has_constants = bool(source.function_constants(source.blank_comments(text.text)))
     for value in (0, 1) if has_constants else (0,):
-        made = llvm.unoptimised(path, value, level[0] * 100 + level[1] * 10)
+        made = llvm.unoptimised(path, value, level[0] * 100 + level[1] * 10, address_spaces)
         debug, functions = llvm.Debug(made), llvm.functions(made)
         found |= set(_recursion(functions, debug))
         found |= set(_multiply_adds(functions, debug, explicit))
@@ -92,6 +97,10 @@ def _threadgroup_memory(
             yield Finding(file, line, "threadgroup-memory", message)
 
 
-def lint_all(path: str | os.PathLike[str], level: tuple[int, int] | None = None) -> list[Finding]:
+def lint_all(
+    path: str | os.PathLike[str],
+    level: tuple[int, int] | None = None,
+    address_spaces: bool = True,
+) -> list[Finding]:
     """All findings about a file.  CompileError when the compiler refuses it."""
-    return sorted({*lint(path, level), *lint_compiled(path, level)})
+    return sorted({*lint(path, level), *lint_compiled(path, level, address_spaces)})

@@ -99,8 +99,11 @@ def threadgroup_variables(
     return tuple(out.values())
 
 
-def unoptimised(path: str, value: int, metal_version: int) -> str:
-    """Unoptimised LLVM text of a shader; every function constant has the value."""
+def unoptimised(path: str, value: int, metal_version: int, address_spaces: bool = True) -> str:
+    """Unoptimised LLVM text of a shader; every function constant has the value.
+
+    address_spaces: as for Library.  CompileError when the shader is refused.
+    """
     text = source.flatten(path)
     flags = list(compiler.predefined(metal_version))
     program = build.prepare(text, flags)
@@ -112,6 +115,7 @@ def unoptimised(path: str, value: int, metal_version: int) -> str:
         *compiler.LANGUAGE,
         *("-ffp-contract=on", "-O1", "-Xclang", "-disable-llvm-passes", "-g", "-S", "-emit-llvm"),
         *("-I", str(compiler.SHIM), *flags),
+        *(() if address_spaces else ("-DMSL_NO_ADDRESS_SPACES",)),
     ]
     with tempfile.TemporaryDirectory(dir=compiler.cache_dir(), prefix=".making-") as folder:
         given, out = Path(folder, "shader.cpp"), Path(folder, "shader.ll")
