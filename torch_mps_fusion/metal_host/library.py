@@ -34,8 +34,8 @@ class Library:
     path: the file; its local includes are looked for beside it and in `include_dirs`. text: its
     content, if not that of the file. constants: function constants by name or index. defines:
     preprocessor macros. checked: build with the checks (races, bounds, ...), which a launch then
-    makes. metal_version: value of __METAL_VERSION__. address_spaces=False accepts whole-struct
-    copies between address spaces and gives up their checking. time_limit: seconds for each run
+    makes. metal_version: value of __METAL_VERSION__. address_spaces=False does not check
+    address spaces at all. time_limit: seconds for each run
     of the compiler. Raises CompileError.
     """
 
