@@ -64,7 +64,8 @@ std::string key_of(const plan::Kernel& kernel) {
   std::string key = kernel.family + "/" + kernel.name;
   char separator = '|';
   for (const auto& [id, value] : kernel.constants) {
-    key += separator + std::to_string(id) + "=" + std::to_string(value);
+    key.push_back(separator);
+    key.append(std::to_string(id)).append("=").append(std::to_string(value));
     separator = ',';
   }
   return key;

@@ -1,0 +1,162 @@
+"""Compiles the extension's own sources for arm64 macOS and links them, with zig and without an SDK.
+
+zig brings clang, libc++'s headers and Darwin's C headers; `declarations/` has the rest.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import tbd
+import wheels
+from macho import MachO
+
+ROOT = Path(__file__).parent.parent.parent
+DECLARATIONS = Path(__file__).parent / "declarations"
+TARGET = "aarch64-macos.14.0"
+TIME_LIMIT = 300
+JOBS = 2
+ZIG = (sys.executable, "-m", "ziglang")
+
+# As setup.py compiles on Darwin, but for Python's own flags; torch's headers are not ours to warn of.
+FLAGS = (
+    *("-target", TARGET, "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden"),
+    *("-ffp-contract=off", "-fno-sanitize=all", "-DPy_LIMITED_API=0x030A0000"),
+    *("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"),
+    # what Apple's libc++ of the target lacks is not to be used
+    *("-D_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1", "-Wno-macro-redefined"),
+)
+# What Python's own process provides to an extension.
+PYTHON = "the Python process"
+
+
+def zig_environment() -> dict[str, str]:
+    folder = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(wheels.cache() / "zig")
+    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
+
+
+def zig(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*ZIG, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIME_LIMIT, env=zig_environment()
+    )
+
+
+def generated() -> Path:
+    """The embedded shader texts, as the build generates them."""
+    spec = importlib.util.spec_from_file_location(
+        "embed_shaders", ROOT / "tools" / "embed_shaders.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    path = wheels.cache() / "generated" / "shader_text.cpp"
+    module.write(path)
+    return path
+
+
+def sources() -> list[Path]:
+    """Every source of the extension on Darwin."""
+    csrc = ROOT / "csrc"
+    return [*sorted(csrc.rglob("*.cpp")), *sorted(csrc.rglob("*.mm")), generated()]
+
+
+def include_flags(torch: Path) -> list[str]:
+    include = torch / "torch" / "include"
+    folders = [
+        DECLARATIONS / "any",
+        include,
+        include / "torch" / "csrc" / "api" / "include",
+        Path(sysconfig.get_path("include")),
+    ]
+    return ["-I", str(ROOT / "csrc"), *(f for p in folders for f in ("-isystem", str(p)))]
+
+
+def headers_digest() -> str:
+    """Of all that a source may include, but torch."""
+    digest = hashlib.sha256()
+    for folder in (ROOT / "csrc", ROOT / "shaders" / "include", DECLARATIONS):
+        for file in sorted(folder.rglob("*.h")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def compiled(source: Path, torch: Path, more: tuple[str, ...] = ()) -> tuple[Path, str]:
+    """The object of a source, from the cache if nothing changed; and the compiler's messages,
+    which are empty if it was made."""
+    language = ("-x", "objective-c++", "-fblocks") if source.suffix == ".mm" else ()
+    flags = [*FLAGS, *language, *more, *include_flags(torch)]
+    key = hashlib.sha256(
+        "\n".join([*flags, str(source), headers_digest()]).encode() + source.read_bytes()
+    ).hexdigest()[:20]
+    out = wheels.cache() / "objects" / f"{source.stem}-{key}.o"
+    if out.exists():
+        return out, ""
+    out.parent.mkdir(exist_ok=True)
+    part = out.with_suffix(f".{os.getpid()}.o")
+    result = zig("c++", *flags, "-c", source, "-o", part)
+    if result.returncode == 0:
+        os.replace(part, out)
+    return out, result.stderr.strip()
+
+
+def objects(torch: Path) -> list[Path]:
+    """The objects of all sources. RuntimeError with the messages if one does not compile cleanly."""
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        results = list(pool.map(lambda s: compiled(s, torch), sources()))
+    messages = [m for _, m in results if m]
+    if messages:
+        raise RuntimeError("\n".join(messages))
+    return [o for o, _ in results]
+
+
+def torch_libraries(torch: Path) -> list[Path]:
+    return [torch / "torch" / "lib" / f"lib{n}.dylib" for n in ("torch", "torch_cpu", "c10")]
+
+
+def stubs(torch: Path) -> Path:
+    """The folder of .tbd files of what Apple's libraries and Python provide."""
+    lib = torch / "torch" / "lib"
+    binaries = [MachO(lib / f"lib{n}.dylib") for n in ("c10", "torch", "torch_cpu", "torch_python")]
+    (pyobjc,) = (wheels.unpacked("pyobjc") / "Metal").glob("_Metal*.so")
+    binaries += [MachO(pyobjc), MachO(wheels.unpacked("mlx-metal") / "mlx/lib/libmlx.dylib")]
+    folder = wheels.cache() / "tbd" / torch.name
+    symbols = tbd.imported_symbols(binaries)
+    symbols[PYTHON] = {"_PyModule_Create2"}
+    tbd.write(folder, symbols)
+    return folder
+
+
+def linked(objects: list[Path], torch: Path, out: Path) -> str:
+    """Links an extension at `out` with every symbol named to a library; returns the linker's
+    messages."""
+    folder = stubs(torch)
+    names = ("Metal", "Foundation", "CoreFoundation", "libobjc", "libc++", "libSystem", tbd.file_name(PYTHON))
+    result = zig(
+        *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
+        *objects,
+        *torch_libraries(torch),
+        *(folder / f"{n}.tbd" for n in names),
+    )
+    return result.stderr.strip()
+
+
+def unexported(extension: Path, torch: Path) -> tuple[int, list[str]]:
+    """How many symbols the extension binds, and those that what they are bound to lacks."""
+    exports = {
+        name: MachO(path).exports
+        for path in torch_libraries(torch)
+        for name in (f"@rpath/{path.name}",)
+    }
+    for stub in stubs(torch).glob("*.tbd"):
+        name, symbols = tbd.read(stub)
+        exports[name] = symbols
+    imports = MachO(extension).imports
+    return len(imports), [f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())]

@@ -1,0 +1,77 @@
+"""Published macOS wheels, downloaded by pip and unpacked as data. Nothing of them is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+TIME_LIMIT = 600
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A requirement, the platform tag it is published for, and what is unpacked of it."""
+
+    name: str
+    requirement: str
+    platform: str
+    parts: tuple[str, ...]
+
+
+TORCH_PARTS = ("torch/include/", "torch/lib/lib", "torch/version.py")
+WHEELS = {
+    w.name: w
+    for w in (
+        Wheel("torch-2.13", "torch==2.13.0", "macosx_14_0_arm64", TORCH_PARTS),
+        Wheel("torch-2.14", "torch>=2.14,<2.15", "macosx_14_0_arm64", TORCH_PARTS),
+        Wheel(
+            "pyobjc",
+            "pyobjc-framework-Metal==12.2.2",
+            "macosx_10_9_universal2",
+            ("Metal/",),
+        ),
+        Wheel(
+            "mlx-metal",
+            "mlx-metal==0.32.4",
+            "macosx_14_0_arm64",
+            ("mlx/include/metal_cpp/", "mlx/lib/libmlx.dylib"),
+        ),
+    )
+}
+TORCHES = ("torch-2.13", "torch-2.14")
+
+
+def cache() -> Path:
+    """TMF_APPLE_CACHE, else a folder of the user's cache."""
+    asked = os.environ.get("TMF_APPLE_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    path = Path(asked) if asked else base / "torch_mps_fusion" / "apple"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def unpacked(name: str) -> Path:
+    """The folder of a wheel of WHEELS, fetched on first use. OSError if pip cannot get it."""
+    wheel = WHEELS[name]
+    folder = cache() / name
+    if (folder / ".ready").exists():
+        return folder
+    files = cache() / "wheels" / name
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+        *("--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp"),
+        *("--platform", wheel.platform, "--dest", str(files), wheel.requirement),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+    if result.returncode:
+        raise OSError(f"pip download {wheel.requirement}: {result.stderr.strip()[-500:]}")
+    (file,) = files.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        chosen = [n for n in archive.namelist() if n.startswith(wheel.parts)]
+        archive.extractall(folder, chosen)
+    (folder / ".ready").touch()
+    return folder
