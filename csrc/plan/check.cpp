@@ -37,6 +37,7 @@ class Dependences {
 
   std::vector<std::string> run() {
     for (size_t i = 0; i < program_.dispatches.size(); ++i) dispatch(i);
+    check_end();
     return std::move(errors_);
   }
 
@@ -89,6 +90,22 @@ class Dependences {
     }
   }
 
+  // What the caller gave is still there, unless it is a state that was to be replaced, and so are
+  // the results.
+  void check_end() {
+    for (size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& b = program_.buffers[i];
+      const int32_t writer = last_written_as_[b.storage];
+      if (b.role == Role::scratch || writer < 0 || static_cast<size_t>(writer) == i) continue;
+      const std::string& last = program_.buffers[writer].name;
+      if ((b.name == "conv_in" && last == "conv_out") ||
+          (b.name == "state_in" && last == "state_out")) {
+        continue;
+      }
+      errors_.push_back(b.name + " is overwritten as " + last);
+    }
+  }
+
   void check_inside(size_t i) {
     const Dispatch& d = program_.dispatches[i];
     for (const Argument& w : d.arguments) {
@@ -120,6 +137,7 @@ std::vector<std::string> check_dependences(const Program& program) {
 std::vector<std::string> check(const Program& program) {
   std::vector<std::string> errors = check_dependences(program);
   for (std::string& e : check_bounds(program)) errors.push_back(std::move(e));
+  for (std::string& e : check_blocks(program)) errors.push_back(std::move(e));
   return errors;
 }
 

@@ -20,6 +20,9 @@ std::vector<std::string> check_dependences(const Program& program);
 // shaders/README.md has it, against the declared access, extent and the buffer's size.
 std::vector<std::string> check_bounds(const Program& program);
 
+// Each stage between the projections takes the tokens of its sequences in order, all of them.
+std::vector<std::string> check_blocks(const Program& program);
+
 std::vector<std::string> check(const Program& program);
 
 }  // namespace tmf::plan

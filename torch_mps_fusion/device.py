@@ -1,0 +1,88 @@
+"""What the planner knows of devices: a table, always an argument, and one `current`.
+
+The table is csrc/plan/devices.cpp, where the sources of its figures stand; several are unverified,
+none was measured by this project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from . import _C  # noqa: F401  (its import registers the ops)
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """One device. bandwidth in GB/s (nominal), clock in GHz (for estimates), msl 320 for Metal 3.2,
+    threadgroup_memory in bytes; `lanes` is the lane map of packed weights. With more rows than
+    `row_threshold` the projections are aten products; no dispatch of ours is planned to take
+    longer than `dispatch_limit_us`, by estimate.
+    """
+
+    name: str
+    cores: int
+    bandwidth: float
+    clock: float
+    msl: int
+    threadgroup_memory: int
+    lanes: str
+    row_threshold: int
+    dispatch_limit_us: float
+
+    @property
+    def weight_format(self) -> str:
+        """The packed format that this device takes."""
+        return f"tiles16-{self.lanes}"
+
+
+@cache
+def table() -> tuple[DeviceSpec, ...]:
+    """All devices that can be planned for."""
+    specs = []
+    for line in torch.ops.mps_fusion._devices().splitlines():
+        name, cores, bandwidth, clock, msl, memory, lanes, threshold, limit = line.split("\t")
+        specs.append(
+            DeviceSpec(
+                name,
+                int(cores),
+                float(bandwidth),
+                float(clock),
+                int(msl),
+                int(memory),
+                lanes,
+                int(threshold),
+                float(limit),
+            )
+        )
+    return tuple(specs)
+
+
+def names() -> list[str]:
+    return [spec.name for spec in table()]
+
+
+def find(name: str) -> DeviceSpec:
+    """The device of that name, case and spaces aside; ValueError lists those that exist."""
+
+    def folded(text: str) -> str:
+        return "".join(c for c in text.lower() if c not in " -_").removeprefix("apple")
+
+    for spec in table():
+        if folded(spec.name) == folded(name):
+            return spec
+    raise ValueError(f"device: got {name!r}; accepted: {', '.join(names())}")
+
+
+def current(device: str | torch.device = "mps") -> DeviceSpec:
+    """What stands for a torch device: metal_host for cpu, the GPU at hand for mps.
+
+    An Apple GPU that the table does not know has the smallest chip's figures.
+    """
+    name = torch.ops.mps_fusion._device_name(torch.device(device).type)
+    try:
+        return find(name)
+    except ValueError:
+        return table()[0]
