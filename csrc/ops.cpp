@@ -49,7 +49,7 @@ Tensor new_recurrent_state(const LayerArgs& args) {
 Tensor run(const char* op, const LayerArgs& args, const StatePair& conv,
            const StatePair& recurrent) {
   const Capability capability{
-      args.hidden.device().type(), args.hidden.scalar_type(), args.head_k_dim, args.head_v_dim,
+      args.hidden.device().type(), args.hidden.scalar_type(), args.head_k_dim,    args.head_v_dim,
       args.conv_weight.size(1),    args.weight_format,        args.hidden.size(2)};
   const Variant variant = resolve(op, args.variant, capability);
   if (variant == Variant::packed || variant == Variant::core) {

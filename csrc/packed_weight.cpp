@@ -38,7 +38,8 @@ at::Tensor block_order(int64_t itemsize, bool nvidia, c10::Device device) {
   for (int64_t n = 0; n < kTile; ++n) {
     for (int64_t k = 0; k < kBlockK; ++k) order.push_back(packed_place(n, k, itemsize, nvidia));
   }
-  return at::from_blob(order.data(), {kTile * kBlockK}, at::kLong).to(device, at::kLong, false, true);
+  return at::from_blob(order.data(), {kTile * kBlockK}, at::kLong)
+      .to(device, at::kLong, false, true);
 }
 
 }  // namespace
@@ -65,8 +66,7 @@ std::string weight_format_names() {
 
 at::Tensor unpack(const at::Tensor& packed, std::string_view lanes, int64_t padded_n, int64_t k) {
   const int64_t tiles = padded_n / kTile, steps = k / kBlockK;
-  const at::Tensor order =
-      block_order(packed.element_size(), lanes == "nvidia", packed.device());
+  const at::Tensor order = block_order(packed.element_size(), lanes == "nvidia", packed.device());
   const at::Tensor blocks = packed.view({tiles, steps, kTile * kBlockK});
   at::Tensor rows = at::empty({tiles, kTile, steps, kBlockK}, packed.options());
   const int64_t chunk = std::max<int64_t>(1, kChunk / (kTile * k));

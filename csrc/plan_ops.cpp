@@ -20,8 +20,7 @@ std::tuple<std::string, std::string, int64_t> described_layer(
   try {
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::LayerCall call = layer_call(args, conv, recurrent);
-    const plan::Geometry chosen =
-        plan::change(plan::geometry_for(spec, call.io), geometry);
+    const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
     const plan::Program program =
         plan::plan_layer(call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm));
     return {plan::to_listing(program), record(program),
@@ -41,10 +40,10 @@ std::tuple<std::string, std::string> plan_linear(int64_t rows, int64_t in_featur
   try {
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::Io io = io_of(dtype);
-    const plan::Program program = plan::plan_linear(
-        {static_cast<uint64_t>(rows), static_cast<uint64_t>(in_features),
-         static_cast<uint64_t>(out_features), io},
-        spec, plan::change(plan::geometry_for(spec, io), geometry));
+    const plan::Program program =
+        plan::plan_linear({static_cast<uint64_t>(rows), static_cast<uint64_t>(in_features),
+                           static_cast<uint64_t>(out_features), io},
+                          spec, plan::change(plan::geometry_for(spec, io), geometry));
     return {plan::to_listing(program), record(program)};
   } catch (const plan::Refusal& r) {
     refuse(op, r.argument, r.got, r.accepted);

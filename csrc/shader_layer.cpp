@@ -66,9 +66,8 @@ class Execution {
     const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
     for (const plan::Buffer& b : program.buffers) {
       const auto found = named.find(b.name);
-      tensors_.push_back(found != named.end()
-                             ? found->second
-                             : at::empty({static_cast<int64_t>(b.bytes)}, bytes));
+      tensors_.push_back(found != named.end() ? found->second
+                                              : at::empty({static_cast<int64_t>(b.bytes)}, bytes));
       views_.push_back(runner_.view(tensors_.back()));
       TORCH_INTERNAL_ASSERT(views_.back().bytes >= b.bytes, b.name, " is smaller than planned");
     }
@@ -146,9 +145,7 @@ void empty_call(const StatePair& state) {
 }  // namespace
 
 plan::Io io_of(c10::ScalarType type) {
-  return type == c10::kFloat  ? plan::Io::f32
-         : type == c10::kHalf ? plan::Io::f16
-                              : plan::Io::bf16;
+  return type == c10::kFloat ? plan::Io::f32 : type == c10::kHalf ? plan::Io::f16 : plan::Io::bf16;
 }
 
 plan::LayerCall layer_call(const LayerArgs& a, const StatePair& conv, const StatePair& recurrent) {

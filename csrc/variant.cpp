@@ -55,8 +55,8 @@ std::string why_no_shader(const char* name, const Capability& c) {
   if (!format.empty()) return text("variant '", name, "': ", format);
   for (int64_t dim : {c.head_k_dim, c.head_v_dim}) {
     if (dim == 32 || dim == 64 || dim == 128) continue;
-    return text("variant '", name, "' has no kernel for head_k_dim ", c.head_k_dim,
-                ", head_v_dim ", c.head_v_dim, "; each may be 32, 64 or 128");
+    return text("variant '", name, "' has no kernel for head_k_dim ", c.head_k_dim, ", head_v_dim ",
+                c.head_v_dim, "; each may be 32, 64 or 128");
   }
   if (c.conv_width > 4) {
     return text("variant '", name, "' has no kernel for convolution width ", c.conv_width,

@@ -43,8 +43,7 @@ using Object = std::unique_ptr<PyObject, Release>;
   PyErr_NormalizeException(&type, &value, &trace);
   const Object type_owner(type), value_owner(value), trace_owner(trace);
   const Object text(value == nullptr ? nullptr : PyObject_Str(value));
-  const char* message =
-      text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text.get(), nullptr);
+  const char* message = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text.get(), nullptr);
   const std::string found = message == nullptr ? "unknown error" : message;
   PyErr_Clear();
   TORCH_CHECK(false, "mps_fusion: ", what, ": ", found);
@@ -128,12 +127,11 @@ void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,
   const Python python;
   const Object module = provider();
   checked_object(
-      PyObject_CallMethod(module.get(), "report", "sssiy#y#s", kernel.family.c_str(),
-                          kernel.name.c_str(), constants_text(kernel).c_str(), checked ? 1 : 0,
-                          reinterpret_cast<const char*>(&counts), Py_ssize_t{sizeof counts},
-                          reinterpret_cast<const char*>(per_buffer.data()),
-                          static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)),
-                          faults.c_str()),
+      PyObject_CallMethod(
+          module.get(), "report", "sssiy#y#s", kernel.family.c_str(), kernel.name.c_str(),
+          constants_text(kernel).c_str(), checked ? 1 : 0, reinterpret_cast<const char*>(&counts),
+          Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
+          static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
       kernel.name.c_str());
 }
 

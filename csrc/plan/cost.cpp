@@ -65,22 +65,29 @@ double estimate_us(const DeviceSpec& device, uint64_t bytes, uint64_t threadgrou
 double middle_estimate_us(const LayerCall& c, const DeviceSpec& device, const Geometry& geometry,
                           bool fused, uint64_t batch, uint64_t tokens) {
   const uint64_t rows = batch * tokens, io = size_of(c.io);
+  const uint64_t keys = rows * c.key_dim(), values = rows * c.value_dim();
   const uint64_t state = 8 * batch * c.v_heads * c.head_k_dim * c.head_v_dim;
-  const uint64_t activations = rows * (c.in_features() + c.value_dim()) * io;
+  // Windows before the block, the convolution's weight, gates, norm weight and mask.
+  const uint64_t small = (2 * batch * (c.conv_taps - 1) + c.conv_taps) * c.conv_dim() * io +
+                         8 * c.v_heads + c.head_v_dim * io + rows;
   if (fused) {
-    return estimate_us(device, activations + state, batch * c.v_heads, core_cycles(c, tokens));
+    const uint64_t bytes = (rows * c.in_features() + values) * io + state + small;
+    return estimate_us(device, bytes, batch * c.v_heads, core_cycles(c, tokens));
   }
   const uint64_t slices = c.head_v_dim / (16 * tile_number(geometry.rule, 'r'));
-  const uint64_t heads = rows * (8 * c.key_dim() + c.conv_dim() * io + c.value_dim() * io);
-  const double rule = estimate_us(device, heads + state, batch * c.v_heads * slices,
-                                  rule_cycles(c, geometry, tokens));
+  const uint64_t scalars = rows * (4 * c.k_heads + 8 * c.v_heads);
   const double conv =
-      estimate_us(device, 2 * rows * c.conv_dim() * io,
+      estimate_us(device, 2 * rows * c.conv_dim() * io + small,
                   batch * ceil_div(tokens, 8) * ceil_div(c.conv_dim(), 256), conv_cycles());
-  const double norms =
-      estimate_us(device, rows * 3 * c.value_dim() * io, batch * ceil_div(tokens * c.v_heads, 8),
-                  head_cycles(std::max(2 * c.head_k_dim, c.head_v_dim)));
-  return std::max({rule, conv, norms});
+  const double gates =
+      estimate_us(device, keys * (2 * io + 8) + rows * 2 * c.v_heads * io + scalars + small,
+                  batch * ceil_div(tokens * c.k_heads, 8), head_cycles(2 * c.head_k_dim));
+  const double rule = estimate_us(device, 8 * keys + scalars + 2 * values * io + state + small,
+                                  batch * c.v_heads * slices, rule_cycles(c, geometry, tokens));
+  const double norm =
+      estimate_us(device, 3 * values * io + small, batch * ceil_div(tokens * c.v_heads, 8),
+                  head_cycles(c.head_v_dim));
+  return std::max({conv, gates, rule, norm});
 }
 
 Block middle_block(const LayerCall& c, const DeviceSpec& device, const Geometry& geometry,
