@@ -1,0 +1,20 @@
+// run: {"threadgroup": 64}
+#include <metal_stdlib>
+using namespace metal;
+// A simdgroup barrier orders its own simdgroup and no other.
+kernel void faulty(device float* x [[buffer(0)]], uint tid [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[tid] = 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  tile[tid] = x[tid];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  x[tid] = tile[63 - tid];  // fault: race
+}
+kernel void fixed(device float* x [[buffer(0)]], uint tid [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[tid] = 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  tile[tid] = x[tid];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  x[tid] = tile[tid ^ 31];
+}

@@ -1,0 +1,15 @@
+// run: {"threadgroup": 64}
+#include <metal_stdlib>
+using namespace metal;
+kernel void faulty(device float* x [[buffer(0)]], uint tid [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  if (tid < 60) tile[tid] = x[tid];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[tid] = tile[tid];  // fault: uninitialised
+}
+kernel void fixed(device float* x [[buffer(0)]], uint tid [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[tid] = tid < 60 ? x[tid] : 0;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x[tid] = tile[tid];
+}

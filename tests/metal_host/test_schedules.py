@@ -1,0 +1,224 @@
+"""Schedules: what they do, that they repeat, and that none of them hangs."""
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from metal_text import HEAD, TWO_STAGES
+
+from torch_mps_fusion.metal_host import SCHEDULES, FaultError, Library
+
+TILES, THREADS = 5, 32
+
+
+@pytest.fixture(scope="module", params=(False, True), ids=("plain", "checked"))
+def two_stages(request):
+    return Library("two_stages.metal", text=TWO_STAGES, checked=request.param).kernel("two_stages")
+
+
+def run(kernel, workers=4, limit=0, **options):
+    x = np.arange(TILES * THREADS, dtype=np.float32)
+    sums, status = np.zeros(TILES, np.float32), np.zeros(3, np.uint32)
+    args = [x, np.zeros_like(x), sums, status, TILES, limit]
+    result = kernel(workers, THREADS, args, **options)
+    return result, sums, status, (x * x).sum()
+
+
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "unfair"])
+def test_every_fair_schedule_gives_the_result(two_stages, schedule):
+    orders, residencies = ("forward", "reversed", "shuffled"), (0, 1, 2)
+    for seed, (order, residency) in enumerate(itertools.product(orders, residencies)):
+        _, sums, _, want = run(
+            two_stages, schedule=schedule, seed=seed, order=order, residency=residency
+        )
+        assert (sums == want).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_same_seed_same_run(two_stages, schedule):
+    def once(seed):
+        result, sums, status, _ = run(
+            two_stages, limit=50, schedule=schedule, seed=seed, order="shuffled"
+        )
+        return result.trace, result.counters, sums.tolist(), status.tolist()
+
+    runs = {seed: once(seed) for seed in range(6)}
+    for seed, first in runs.items():
+        assert once(seed) == first
+    if schedule != "fifo":
+        assert len({r[0] for r in runs.values()}) > 1
+
+
+def test_preemption_changes_the_schedule_and_not_the_result():
+    kernel = Library("two_stages.metal", text=TWO_STAGES, checked=True).kernel("two_stages")
+    traces = set()
+    for seed in range(4):
+        result, sums, _, want = run(kernel, preempt=7, seed=seed)
+        assert (sums == want).all()
+        traces.add(result.trace)
+    assert len(traces) == 4
+
+
+def test_unfair_starves_a_waiter_without_bound(two_stages):
+    seen = 0
+    for seed in range(24):
+        try:
+            run(two_stages, schedule="unfair", seed=seed)
+        except FaultError as error:
+            fault = error.faults[0]
+            assert fault.kind == "livelock"
+            assert "starved" in fault.message and "`status` + 0" in fault.message
+            assert fault.location.file == "two_stages.metal"
+            seen += 1
+    assert seen > 0
+
+
+def test_unfair_makes_a_bounded_wait_give_up(two_stages):
+    gave_up = 0
+    for seed in range(24):
+        _, sums, status, want = run(two_stages, limit=500, schedule="unfair", seed=seed)
+        gave_up += int(status[2])
+        if not status[2]:
+            assert (sums == want).all()
+    assert gave_up > 0
+
+
+def test_lost_workers_end_in_the_shaders_own_error(two_stages):
+    outcomes = set()
+    for seed in range(16):
+        result, sums, status, want = run(
+            two_stages, limit=500, lost=1, schedule="random", seed=seed
+        )
+        assert result.finished + result.lost == 4
+        outcomes.add((result.lost, int(status[2])))
+        if not status[2] and not result.lost:
+            assert (sums == want).all()
+    assert (1, 1) in outcomes
+
+
+def test_lost_workers_without_a_bound_are_a_livelock(two_stages):
+    kinds = set()
+    for seed in range(16):
+        try:
+            run(two_stages, lost=1, schedule="random", seed=seed)
+        except FaultError as error:
+            kinds.add(error.faults[0].kind)
+            assert "(1 lost)" in error.faults[0].message
+            assert "(lost)" in error.faults[0].message
+    assert kinds == {"livelock"}
+
+
+def test_lost_worker_that_holds_the_only_place_is_a_deadlock(two_stages):
+    for seed in range(16):
+        try:
+            run(two_stages, limit=500, lost=1, residency=1, seed=seed)
+        except FaultError as error:
+            assert error.faults[0].kind == "deadlock"
+            assert "not started" in error.faults[0].message
+            return
+    pytest.fail("no seed lost a threadgroup while others had not started")
+
+
+def test_consumers_before_producers_need_all_in_flight():
+    text = (
+        HEAD
+        + """
+kernel void k(device atomic_uint* c [[buffer(0)]], uint g [[threadgroup_position_in_grid]],
+              uint n [[threadgroups_per_grid]]) {
+  if (g >= n / 2) atomic_fetch_add_explicit(c, 1u, memory_order_relaxed);
+  else while (atomic_load_explicit(c, memory_order_relaxed) < n / 2) {}
+}
+"""
+    )
+    kernel = Library("static.metal", text=text).kernel("k")
+    for schedule in ("fifo", "random", "priority"):
+        kernel(8, 1, [np.zeros(1, np.uint32)], schedule=schedule)
+        kernel(8, 1, [np.zeros(1, np.uint32)], schedule=schedule, residency=5)
+        kernel(8, 1, [np.zeros(1, np.uint32)], schedule=schedule, residency=1, order="reversed")
+        with pytest.raises(FaultError) as error:
+            kernel(8, 1, [np.zeros(1, np.uint32)], schedule=schedule, residency=4)
+        assert error.value.faults[0].kind == "livelock"
+        assert "4 of 8 threadgroups not started" in error.value.faults[0].message
+
+
+def test_several_os_threads_agree_with_one():
+    kernel = Library("two_stages.metal", text=TWO_STAGES).kernel("two_stages")
+    for workers in (2, 3):
+        _, sums, _, want = run(kernel, workers=6, threads=workers)
+        assert (sums == want).all()
+
+
+def test_several_os_threads_report_a_livelock():
+    text = (
+        HEAD
+        + """
+kernel void k(device atomic_uint* c [[buffer(0)]]) {
+  while (atomic_load_explicit(c, memory_order_relaxed) == 0) {}
+}
+"""
+    )
+    kernel = Library("never.metal", text=text).kernel("k")
+    with pytest.raises(FaultError) as error:
+        kernel(4, 32, [np.zeros(1, np.uint32)], threads=2)
+    assert {f.kind for f in error.value.faults} == {"livelock"}
+    assert error.value.faults[0].location.line == 5
+
+
+def test_several_os_threads_keep_the_time_limit():
+    text = (
+        HEAD
+        + """
+kernel void k(device uint* d [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  uint h = d[i];
+  while (h != 1) h = (h | 2) * 8;
+  d[i] = h;
+}
+"""
+    )
+    kernel = Library("loop.metal", text=text).kernel("k")
+    begin = time.monotonic()
+    with pytest.raises(FaultError) as error:
+        kernel(8, 32, [np.zeros(256, np.uint32)], threads=2, time_limit=0.2)
+    assert time.monotonic() - begin < 5
+    assert {f.kind for f in error.value.faults} == {"timeout"}
+
+
+def test_launches_from_several_python_threads(two_stages):
+    def many(seed):
+        for i in range(10):
+            _, sums, _, want = run(two_stages, schedule="random", seed=100 * seed + i)
+            assert (sums == want).all()
+        with pytest.raises(FaultError):
+            for i in range(24):
+                run(two_stages, schedule="unfair", seed=i)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many, range(8)))
+
+
+def test_a_launch_works_after_a_fault(two_stages):
+    with pytest.raises(FaultError):
+        run(two_stages, workers=1, lost=1, seed=3, residency=1, time_limit=5)
+        run(two_stages, schedule="unfair", time_limit=5, seed=1)
+        pytest.fail("neither launch was faulty")
+    _, sums, _, want = run(two_stages)
+    assert (sums == want).all()
+
+
+@pytest.mark.parametrize("gap", (1, 32, 64, 1024))
+def test_a_wait_that_reads_two_places_is_a_livelock(gap):
+    text = (
+        HEAD
+        + """
+kernel void k(device atomic_uint* c [[buffer(0)]], constant uint& gap [[buffer(1)]]) {
+  while (atomic_load_explicit(c, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(c + gap, memory_order_relaxed) == 0) {}
+}
+"""
+    )
+    kernel = Library("two.metal", text=text).kernel("k")
+    with pytest.raises(FaultError) as error:
+        kernel(2, 32, [np.zeros(2048, np.uint32), gap], time_limit=10)
+    assert error.value.faults[0].kind == "livelock"
