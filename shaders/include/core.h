@@ -1,0 +1,129 @@
+// Convolution, gates, rule and gated norm of one value head of one sequence, by one threadgroup of
+// 8 Dv / RPL threads that waits for no other. The state stays in registers over all tokens.
+// The conv state is only read: heads that share a key head read the same one.
+#pragma once
+#include "conv.h"
+#include "gated_norm.h"
+#include "gates.h"
+#include "rule.h"
+
+template <int DK, int DV>
+struct CoreMemory {
+  RuleMemory<DK, DV> rule;
+  float o[BLOCK][DV];
+};
+
+template <typename T>
+struct CoreBuffers {
+  device const T* conv_weight;  // [conv_dim][K]
+  device const T* conv_state;
+  device const uchar* A_log;  // [Hv]
+  device const uchar* dt_bias;
+  device const T* norm_weight;  // [Dv]
+  device const float* state_in;
+  device float* state_out;
+  device const uchar* mask;
+};
+
+// q, k and v of a block into mem.rule, a channel a thread.
+template <typename T, int DK, int DV, typename PY>
+inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h, uint b,
+                      uint t0, uint n, threadgroup CoreMemory<DK, DV>& mem, uint tid,
+                      uint threads) {
+  const Columns at = columns_of<DK, DV>(args);
+  const uint hk = key_head(args, h);
+  for (uint c = tid; c < 2 * DK + DV; c += threads) {
+    const uint which = c < DK ? 0 : c < 2 * DK ? 1 : 2;
+    const uint channel = which == 0   ? hk * DK + c
+                         : which == 1 ? at.k + hk * DK + (c - DK)
+                                      : at.v + h * DV + (c - 2 * DK);
+    threadgroup float* to = which == 0   ? (threadgroup float*)mem.rule.q[0] + c
+                            : which == 1 ? (threadgroup float*)mem.rule.k[0] + (c - DK)
+                                         : mem.rule.v[0] + (c - 2 * DK);
+    const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel);
+    conv_block<T, PY>(args, source, in.conv_weight, channel, t0, n, to, which == 2 ? DV : DK);
+  }
+}
+
+// Unit q and k and their product, a token a SIMD group.
+template <int DK, int COLUMNS>
+inline void core_unit(threadgroup RuleMemory<DK, COLUMNS>& mem, float q_scale, uint n, uint sg,
+                      uint simds, uint lane) {
+  constexpr int N = DK / 32;
+  for (uint t = sg; t < n; t += simds) {
+    threadgroup float* q = (threadgroup float*)mem.q[t] + lane * N;
+    threadgroup float* k = (threadgroup float*)mem.k[t] + lane * N;
+    if (mem.scalars[t].w == 0.0f) continue;
+    float qq[N], kk[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) qq[i] = q[i], kk[i] = k[i];
+    unit(qq, q_scale);
+    unit(kk, 1.0f);
+    const float kq = group_dot(kk, qq);
+#pragma unroll
+    for (int i = 0; i < N; ++i) q[i] = qq[i], k[i] = kk[i];
+    if (lane == 0) mem.scalars[t].z = kq;
+  }
+}
+
+template <typename T, int DK, int DV, int RPL, typename M, typename Ready>
+inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint h, uint b,
+                      typename M::template in<T> Y, typename M::template out<T> G,
+                      threadgroup CoreMemory<DK, DV>& mem, uint tid, uint sg, uint lane,
+                      thread const Ready& ready) {
+  constexpr uint THREADS = DV * LANES / RPL, SIMDS = THREADS / 32;
+  constexpr uint TURNS = (BLOCK + SIMDS - 1) / SIMDS;  // tokens that a SIMD group normalises
+  constexpr int N = DV / 32;
+  typedef typename M::template in<typename Run<T, N>::type> InRun;
+  const Columns at = columns_of<DK, DV>(args);
+  const uint j = lane % LANES, column = (sg * (32 / LANES) + lane / LANES) * RPL;
+  Rows<DK, RPL> r;
+  if (kStateGiven)
+    rows_load<DK, DV, RPL>(
+        r, in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head, column, j);
+  else
+    rows_zero<DK, RPL>(r);
+  float w[N];
+  widen(w, ((device const typename Run<T, N>::type*)in.norm_weight)[lane]);
+  wait_for(ready, 0);
+
+  for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
+    const uint n = min(BLOCK, args.first + args.count - t0);
+    const ulong row = ulong(b) * args.tokens + t0;
+    typename M::template in<T> y = Y + row * args.y_stride;
+    float z[TURNS][N];  // asked for now, used at the end of the block
+#pragma unroll
+    for (uint i = 0; i < TURNS; ++i)
+      if (i * SIMDS + sg < n)
+        widen(z[i], ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane]);
+    if (tid >= THREADS - BLOCK && tid - (THREADS - BLOCK) < n) {
+      const uint t = tid - (THREADS - BLOCK);
+      const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, at, in.A_log, in.dt_bias, h);
+      mem.rule.scalars[t] = float4(g.x, g.y, 0.0f, live(args, in.mask, b, t0 + t) ? 1.0f : 0.0f);
+    }
+    core_conv<T, DK, DV>(args, in, Y, h, b, t0, n, mem, tid, THREADS);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    rule_block<T, DK, RPL>(r, mem.rule, column, j, n, mem.o[0], DV);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+    for (uint i = 0; i < TURNS; ++i) {
+      const uint t = i * SIMDS + sg;
+      if (t >= n) break;
+      typename M::template out<T> out = G + ((row + t) * args.v_heads + h) * DV + lane * N;
+      if (mem.rule.scalars[t].w == 0.0f) {
+        gated_norm_masked<T, N>(out);
+        continue;
+      }
+      float o[N];
+#pragma unroll
+      for (int e = 0; e < N; ++e) o[e] = mem.o[t][lane * N + e];
+      gated_norm<T, N>(o, z[i], w, args.eps, out);
+    }
+    // scalars are written again before the next barrier
+    if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  rows_store<DK, DV, RPL>(
+      r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head, column, j);
+}
