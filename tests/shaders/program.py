@@ -104,7 +104,8 @@ class Program:
         self.layer, self.shape, self.geometry = layer, layer.shape, geometry or Geometry()
         self.batch, self.tokens, _ = hidden.shape
         self.rows = self.batch * self.tokens
-        self.io, self.dtype = IO[layer.dtype], layer.dtype
+        self.dtype = layer.conv_weight.dtype
+        self.io = IO[self.dtype]
         self.hidden, self.states, self.mask = hidden, states, mask
         self.arena, self.dispatches = Arena(), []
         s = self.shape
