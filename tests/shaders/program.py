@@ -104,7 +104,8 @@ class Program:
         self.layer, self.shape, self.geometry = layer, layer.shape, geometry or Geometry()
         self.batch, self.tokens, _ = hidden.shape
         self.rows = self.batch * self.tokens
-        self.io, self.dtype = IO[layer.dtype], layer.dtype
+        self.dtype = layer.conv_weight.dtype
+        self.io = IO[self.dtype]
         self.hidden, self.states, self.mask = hidden, states, mask
         self.arena, self.dispatches = Arena(), []
         s = self.shape
@@ -292,7 +293,7 @@ class Program:
             )
             self._add(
                 f"tmf_qk_gates_{io}_f32_{dims}__simd",
-                self._use("kMask", "kTiledHeads", "kFloatA", "kFloatDt"),
+                self._use("kMask", "kFloatA", "kFloatDt"),
                 (ceil(count * s.num_k_heads / 8), b),
                 256,
                 [C, self.Y, la.A_log, la.dt_bias, self.mask, Q, K, KQ, gates, args],
