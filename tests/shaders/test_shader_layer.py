@@ -128,10 +128,10 @@ def test_states_in_place_and_in_either_order(variant, keys_adjacent):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_wide_conv_state_moves_in_place(variant):
-    """Fewer tokens than entries, and rows for two passes of the projection that writes it."""
-    case = make_case(Setting(BLOCK, width=5), torch.bfloat16, 3, 3)
+    """By one entry, and with rows for two passes of the projection that writes it."""
+    case = make_case(Setting(BLOCK, width=5), torch.bfloat16, 9, 1)
     expected = program(case, variant)
-    assert torch.equal(expected.conv_out[..., :2], case.states[0][..., 3:])
+    assert torch.equal(expected.conv_out[..., :4], case.states[0][..., 1:])
     assert_equal(program(case, variant, in_place=True).results, expected.results)
 
 
