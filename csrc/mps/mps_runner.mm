@@ -6,6 +6,7 @@
 
 #include <exception>
 
+#include "mps/memory.h"
 #include "mps/metal_encoder.h"
 
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -47,14 +48,14 @@ class MpsRunner final : public Runner {
       check(dispatch, pipelines_.get(device, dispatch.kernel));
     }
     at::mps::dispatch_sync_with_rethrow(stream->queue(), ^{
-      @autoreleasepool {
+      in_pool([&] {
         MetalEncoder encoder(stream->commandEncoder(), device, pipelines_);
         // PyTorch's encoder may come to run dispatches concurrently: what was encoded before this
         // program comes first, what follows comes after it.
         if (!program.dispatches.front().barrier_before) encoder.barrier();
         encode(program, buffers, encoder);
         encoder.barrier();
-      }
+      });
     });
   }
 

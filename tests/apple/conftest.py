@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import wheels
+
+# Programs and cases of the shader tests are run here too.
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "shaders")]
 
 
 def missing(what: str) -> NoReturn:
@@ -37,3 +41,25 @@ def mlx_metal() -> Path:
 @pytest.fixture(scope="session", params=wheels.TORCHES)
 def mac_torch(request: pytest.FixtureRequest) -> Path:
     return wheel(request.param)
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The fake mps device with the extension's own code loaded."""
+    import fake_device
+
+    try:
+        made = fake_device.load()
+    except fake_device.Missing as error:
+        missing(str(error))
+    fake_device.load_program_op()
+    fake_device.load_extension()
+    return made
+
+
+@pytest.fixture
+def mps(device):
+    """The fake device; the test fails if it leaves a fault."""
+    device.faults()
+    yield device
+    assert device.faults() == []

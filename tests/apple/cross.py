@@ -138,7 +138,15 @@ def linked(objects: list[Path], torch: Path, out: Path) -> str:
     """Links an extension at `out` with every symbol named to a library; returns the linker's
     messages."""
     folder = stubs(torch)
-    names = ("Metal", "Foundation", "CoreFoundation", "libobjc", "libc++", "libSystem", tbd.file_name(PYTHON))
+    names = (
+        "Metal",
+        "Foundation",
+        "CoreFoundation",
+        "libobjc",
+        "libc++",
+        "libSystem",
+        tbd.file_name(PYTHON),
+    )
     result = zig(
         *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
         *objects,
@@ -159,4 +167,6 @@ def unexported(extension: Path, torch: Path) -> tuple[int, list[str]]:
         name, symbols = tbd.read(stub)
         exports[name] = symbols
     imports = MachO(extension).imports
-    return len(imports), [f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())]
+    return len(imports), [
+        f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())
+    ]

@@ -21,6 +21,7 @@ typedef unsigned long NSUInteger;
 @end
 __attribute__((objc_root_class)) @interface NSObject<NSObject> {
   Class isa;
+  void* data;  // what a subclass keeps: this runtime's classes have no hidden variables
 }
 + (instancetype)alloc;
 - (instancetype)init;
