@@ -14,7 +14,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        module.add_arguments(subparsers.add_parser(name, help=module.__doc__.splitlines()[0]))
+        title = (module.__doc__ or "").splitlines()[0]
+        module.add_arguments(subparsers.add_parser(name, help=title))
     options = parser.parse_args(arguments)
     return COMMANDS[options.command].run(options)
 

@@ -8,7 +8,7 @@ project's tolerance table. A row that fails prints ``unverified``, no ratio, and
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -34,8 +34,33 @@ class Inputs:
     state: Tensor  # (1, Hv, Dk, Dv) float32
 
     @property
-    def tokens(self) -> tuple[Tensor, ...]:
+    def tokens(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.q, self.k, self.v, self.g, self.beta
+
+
+@dataclass
+class Row:
+    """One length: the gate's errors over their tolerances, then every sample of every arm."""
+
+    tokens: int
+    target: float | None
+    errors: dict[str, float]
+    samples: dict[str, list[float]]  # seconds; empty unless verified
+
+    @property
+    def worst(self) -> float:
+        return max(self.errors.values())
+
+    @property
+    def verified(self) -> bool:
+        return all(error <= 1 for error in self.errors.values())
+
+    def minimum(self, arm: str) -> float:
+        return min(self.samples[arm])
+
+    @property
+    def ratio(self) -> float:
+        return self.minimum("fallback") / self.minimum("native")
 
 
 def make_inputs(tokens: int, *, dk_contiguous: bool = True) -> Inputs:
@@ -90,40 +115,28 @@ def gate(x: Inputs) -> dict[str, float]:
     return worst
 
 
-def measure(tokens: int, seconds: float, *, dk_contiguous: bool) -> dict:
+def measure(tokens: int, seconds: float, *, dk_contiguous: bool) -> Row:
     print(f"T = {tokens}: checking against float64 ...", flush=True)
     x = make_inputs(tokens, dk_contiguous=dk_contiguous)
-    errors = gate(x)
-    row = {
-        "tokens": tokens,
-        "target": TARGETS.get(tokens),
-        "error_over_tolerance": errors,
-        "verified": all(e <= 1 for e in errors.values()),
-    }
-    if not row["verified"]:
-        return row
-    print(f"T = {tokens}: timing for about {seconds:g} s ...", flush=True)
-    state = x.state.clone()
-    row["samples_s"] = interleaved(
-        {"fallback": lambda: fallback(x), "native": lambda: native(x, state)}, seconds
-    )
-    row["minimum_s"] = {name: min(times) for name, times in row["samples_s"].items()}
-    row["ratio"] = row["minimum_s"]["fallback"] / row["minimum_s"]["native"]
+    row = Row(tokens, TARGETS.get(tokens), gate(x), {})
+    if row.verified:
+        print(f"T = {tokens}: timing for about {seconds:g} s ...", flush=True)
+        state = x.state.clone()
+        arms = {"fallback": lambda: fallback(x), "native": lambda: native(x, state)}
+        row.samples = interleaved(arms, seconds)
     return row
 
 
-def table_line(row: dict) -> str:
-    worst = max(row["error_over_tolerance"].values())
-    start = f"{row['tokens']:>6}"
-    if not row["verified"]:
-        return f"{start}  unverified (error is {worst:.3g} of the tolerance)"
-    fall, ours = (row["minimum_s"][name] * 1e3 for name in ("fallback", "native"))
-    target = row["target"]
-    verdict = "" if target is None else "met" if row["ratio"] >= target else "missed"
-    aim = "-" if target is None else f"{target:g}x"
+def table_line(row: Row) -> str:
+    if not row.verified:
+        return f"{row.tokens:>6}  unverified (error is {row.worst:.3g} of the tolerance)"
+    fall, ours = row.minimum("fallback") * 1e3, row.minimum("native") * 1e3
+    aim, verdict = "-", ""
+    if row.target is not None:
+        aim, verdict = f"{row.target:g}x", "met" if row.ratio >= row.target else "missed"
     return (
-        f"{start}  {fall:>11.3f}  {ours:>9.3f}  {row['ratio']:>6.1f}x  {aim:>6}  {verdict:<7}"
-        f"  {worst:>9.2g}"
+        f"{row.tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {row.ratio:>6.1f}x  {aim:>6}  {verdict:<7}"
+        f"  {row.worst:>9.2g}"
     )
 
 
@@ -155,6 +168,6 @@ def run(options: argparse.Namespace) -> int:
     for row in rows:
         print(table_line(row))
     if options.json is not None:
-        write_json(options.json, line, rows)
+        write_json(options.json, line, [asdict(row) for row in rows])
         print(f"samples: {options.json}")
-    return 0 if all(row["verified"] for row in rows) else 1
+    return 0 if all(row.verified for row in rows) else 1

@@ -267,10 +267,11 @@ void register_all(torch::Library& m) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(mps_fusion, CPU, m) { register_all<false>(m); }
-TORCH_LIBRARY_IMPL(mps_fusion, CUDA, m) { register_all<false>(m); }
-TORCH_LIBRARY_IMPL(mps_fusion, MPS, m) { register_all<false>(m); }
+// Every backend comes here, so that one which we do not serve is refused in our own words.
+TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
+  register_all<false>(m);
+  m.impl("_supports", supports);
+}
 TORCH_LIBRARY_IMPL(mps_fusion, Meta, m) { register_all<true>(m); }
-TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) { m.impl("_supports", supports); }
 
 }  // namespace tmf

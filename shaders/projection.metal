@@ -6,7 +6,7 @@
 //   gdn_y, conv_in, conv_out, mask, gdn: if kWritesConvState, see conv.h; conv_out may be conv_in
 // Launch: 32 SG threads; grid (args.groups + state groups, ceil(R / 8)); group g makes tiles
 // g NT, (g + groups) NT, ..; tiles % NT == 0. State groups: ceil(batch * conv_dim / (32 SG)), in
-// the first row of the grid. Threadgroup memory: 512 NT * SEGMENTS + about 1.3 KB.
+// the first row of the grid. Threadgroup memory: 256 (16 NT + 5) bytes.
 // Who: a tile and its outputs belong to one threadgroup, a channel's conv state to one thread.
 #include "include/abi.h"
 #include "include/conv.h"
@@ -52,13 +52,12 @@ template <typename T, int NT, int SG, int U, bool PIPE>
   }
   const uint first = 8 * tg.y, n_rows = min(8u, args.rows - first);
   const uint row_words = args.x_stride * sizeof(T) / 16, pair_words = sizeof(T) / 2;
-  device const uint4* x0 = X + ulong(first) * row_words;
   const uint row = min(lane_row(lane), n_rows - 1);
-  device const uint4* x = x0 + ulong(row) * row_words + lane_pair(lane) * pair_words;
+  device const uint4* x = X + ulong(first + row) * row_words + lane_pair(lane) * pair_words;
   device T* y = Y + ulong(first) * args.y_stride;
   device const T* r = residual + ulong(first) * args.r_stride;
   if (kNorm) {
-    rows_squares<T, NT, SG>(args.k / 32, n_rows, row_words, x0, mem, sg, lane);
+    rows_squares<T, NT, SG>(args.k / 32, n_rows, x, mem, sg, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     NormedRows<T, device const uint4*> rows;
     rows.x = x;

@@ -17,7 +17,7 @@ template <typename T, int THREADS>
   device const uint4* x = X + ulong(row) * (args.x_stride / 8 * WORDS);
   device uint4* y = Y + ulong(row) * (args.y_stride / 8 * WORDS);
   for (uint s = sg; s < SEGMENTS; s += THREADS / 32) {
-    const float sum = segment_squares<T>(x, args.k / 32, s, lane);
+    const float sum = segment_squares<T>(x + lane_pair(lane) * WORDS, args.k / 32, s);
     if (lane == 0) squares[s] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);

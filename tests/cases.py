@@ -9,6 +9,7 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_MAPS = ("block", "tiled")
+CPU_VARIANTS = ("stock", "native")  # on weights in rows
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-CPU_VARIANTS = ("stock", "native")
+from cases import CPU_VARIANTS
 
 
 @pytest.fixture(params=CPU_VARIANTS)

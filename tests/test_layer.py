@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import (
+    CPU_VARIANTS,
     DTYPES,
     HEAD_MAPS,
     REAL,
@@ -16,7 +17,6 @@ from cases import (
     with_map,
 )
 from compare import assert_close, assert_equal, reference_layer, run_layer, run_layer_in_place
-from conftest import CPU_VARIANTS
 
 TOKENS = (1, 2, 3, 8, 33)
 

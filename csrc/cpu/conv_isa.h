@@ -2,7 +2,7 @@
 // 1 inputs before.
 #pragma once
 
-#include "cpu/rule_rows_isa.h"
+#include "cpu/rows_isa.h"
 #include "cpu/simd.h"
 
 namespace tmf::cpu::TMF_ISA {

@@ -28,8 +28,9 @@ NormArgs norm_args(const at::Tensor& x, const at::Tensor& weight, double eps,
 void run(const NormArgs& args) {
   const int64_t rows = args.size[0] * args.size[1] * args.size[2];
   const int64_t grain = 4096 / (args.size[3] + 1) + 1;
+  const Isa& kernels = isa();
   at::parallel_for(0, rows, grain,
-                   [&](int64_t begin, int64_t end) { isa().norm(args, begin, end); });
+                   [&](int64_t begin, int64_t end) { kernels.norm(args, begin, end); });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // one.
 #pragma once
 
+#include "cpu/rows_isa.h"
 #include "cpu/simd.h"
 
 namespace tmf::cpu::TMF_ISA {
@@ -31,10 +32,7 @@ static void norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
   for (int64_t row = first_row; row < last_row; ++row) {
     const int64_t i2 = row % a.size[2], i1 = row / a.size[2] % a.size[1];
     const int64_t i0 = row / a.size[2] / a.size[1];
-    const auto at = [&](const View& v) {
-      return (const element*)v.data + i0 * v.stride[0] + i1 * v.stride[1] + i2 * v.stride[2];
-    };
-    const element* x = at(a.x);
+    const element* x = row_of<T>(a.x, i0, i1, i2);
     element* out = (element*)a.out + row * n;
     vf squares = {};
     for (int64_t i = 0; i < n; i += kLanes) {
@@ -49,7 +47,7 @@ static void norm(const NormArgs& a, int64_t first_row, int64_t last_row) {
       }
       continue;
     }
-    const element* gate = at(a.gate);
+    const element* gate = row_of<T>(a.gate, i0, i1, i2);
     for (int64_t i = 0; i < n; i += kLanes) {
       const vf u = T::round(load_part<T>(x + i, n - i) * scale);
       const vf weighted = T::round(load_part<T>(weight + i, n - i) * u);

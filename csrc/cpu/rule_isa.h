@@ -11,6 +11,7 @@
 // tiles are independent.
 #pragma once
 
+#include "cpu/rows_isa.h"
 #include "cpu/rule_decode_isa.h"
 #include "cpu/rule_rows_isa.h"
 #include "cpu/rule_state_isa.h"

@@ -1,24 +1,13 @@
-// The rows of the rule's arguments: which token, which head, and their vectors in fp32.
+// What the rule reads for one token and head, in fp32.
 #pragma once
 
+#include "cpu/rows_isa.h"
 #include "cpu/simd.h"
 
 namespace tmf::cpu::TMF_ISA {
 
 TMF_INLINE int64_t value_head(const RuleArgs& r, int64_t key_head, int64_t i) {
   return r.tiled ? key_head + r.Hk * i : key_head * (r.Hv / r.Hk) + i;
-}
-
-TMF_INLINE int64_t token_count(const Tokens& t, int64_t batch) {
-  return t.index ? t.count[batch] : t.length;
-}
-TMF_INLINE int64_t token_at(const Tokens& t, int64_t batch, int64_t n) {
-  return t.index ? t.index[batch * t.length + n] : n;
-}
-
-template <class T>
-TMF_INLINE const typename T::type* row_of(const View& x, int64_t b, int64_t t, int64_t h) {
-  return (const typename T::type*)x.data + b * x.stride[0] + t * x.stride[1] + h * x.stride[2];
 }
 
 // out = x, normalised if asked, times scale.

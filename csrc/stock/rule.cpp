@@ -112,16 +112,19 @@ at::Tensor chunked(const Inputs& in, const StatePair& state) {
   };
   const at::Tensor q = split(in.q), k = split(in.k), v = split(in.v);
   const at::Tensor beta = split(in.beta.unsqueeze(-1));
-  const at::Tensor sums =
-      split(in.g.unsqueeze(-1)).squeeze(-1).cumsum(-1);  // (groups, chunks, size)
+  const at::Tensor g = split(in.g.unsqueeze(-1)).squeeze(-1);  // (groups, chunks, size)
 
-  // Only differences G_i - G_j <= 0 are raised: exp(-G) alone would overflow.
-  const at::Tensor upper = at::ones({size, size}, sums.options().dtype(at::kBool)).triu(1);
-  const at::Tensor decay = sums.unsqueeze(-1)
-                               .sub(sums.unsqueeze(-2))
-                               .masked_fill_(upper, -std::numeric_limits<float>::infinity())
-                               .exp_();
-  const at::Tensor growth = sums.exp().unsqueeze(-1);
+  // D_ij = exp(g_{j+1} + .. + g_i): only the terms between are added. A difference of running sums
+  // would lose them behind a large one, and exp(-sum) alone would overflow.
+  const at::Tensor lower = at::ones({size, size}, g.options().dtype(at::kBool)).tril();
+  const at::Tensor decay =
+      g.unsqueeze(-1)
+          .expand({groups, chunks, size, size})
+          .masked_fill(lower.tril(-1).logical_not(), 0)
+          .cumsum(-2)
+          .masked_fill_(lower.logical_not(), -std::numeric_limits<float>::infinity())
+          .exp_();
+  const at::Tensor growth = g.cumsum(-1).exp().unsqueeze(-1);
   const at::Tensor k_beta = k.mul(beta), k_transposed = k.transpose(-1, -2);
   const at::Tensor inverse =
       unit_lower_inverse(at::matmul(k_beta, k_transposed).mul_(decay).tril(-1));
@@ -129,9 +132,9 @@ at::Tensor chunked(const Inputs& in, const StatePair& state) {
   const at::Tensor keys = at::matmul(inverse, k_beta.mul(growth));
   const at::Tensor scores = at::matmul(q, k_transposed).mul_(decay);
   const at::Tensor q_grown = q.mul(growth);
-  const at::Tensor last = sums.narrow(-1, size - 1, 1);
-  const at::Tensor k_left = k.mul(last.sub(sums).exp_().unsqueeze(-1)).transpose(-1, -2);
-  const at::Tensor chunk_decay = last.exp().unsqueeze(-1);
+  const at::Tensor to_the_end = decay.select(-2, size - 1).unsqueeze(-1);
+  const at::Tensor k_left = k.mul(to_the_end).transpose(-1, -2);
+  const at::Tensor chunk_decay = growth.narrow(-2, size - 1, 1);
 
   at::Tensor s = state.in.defined() ? state.in.reshape({groups, dk, dv})
                                     : at::zeros({groups, dk, dv}, q.options());

@@ -72,6 +72,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
                       threadgroup CoreMemory<DK, DV>& mem, uint tid, uint sg, uint lane,
                       thread const Ready& ready) {
   constexpr uint THREADS = DV * LANES / RPL, SIMDS = THREADS / 32;
+  constexpr uint TURNS = (BLOCK + SIMDS - 1) / SIMDS;  // tokens that a SIMD group normalises
   constexpr int N = DV / 32;
   typedef typename M::template in<typename Run<T, N>::type> InRun;
   const Columns at = columns_of<DK, DV>(args);
@@ -90,6 +91,11 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     const uint n = min(BLOCK, args.first + args.count - t0);
     const ulong row = ulong(b) * args.tokens + t0;
     typename M::template in<T> y = Y + row * args.y_stride;
+    float z[TURNS][N];  // asked for now, used at the end of the block
+#pragma unroll
+    for (uint i = 0; i < TURNS; ++i)
+      if (i * SIMDS + sg < n)
+        widen(z[i], ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane]);
     if (tid >= THREADS - BLOCK && tid - (THREADS - BLOCK) < n) {
       const uint t = tid - (THREADS - BLOCK);
       const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, at, in.A_log, in.dt_bias, h);
@@ -101,17 +107,19 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     threadgroup_barrier(mem_flags::mem_threadgroup);
     rule_block<T, DK, RPL>(r, mem.rule, column, j, n, mem.o[0], DV);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint t = sg; t < n; t += SIMDS) {
+#pragma unroll
+    for (uint i = 0; i < TURNS; ++i) {
+      const uint t = i * SIMDS + sg;
+      if (t >= n) break;
       typename M::template out<T> out = G + ((row + t) * args.v_heads + h) * DV + lane * N;
       if (mem.rule.scalars[t].w == 0.0f) {
         gated_norm_masked<T, N>(out);
         continue;
       }
-      float o[N], z[N];
+      float o[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) o[i] = mem.o[t][lane * N + i];
-      widen(z, ((InRun)(y + ulong(t) * args.y_stride + at.z + h * DV))[lane]);
-      gated_norm<T, N>(o, z, w, args.eps, out);
+      for (int e = 0; e < N; ++e) o[e] = mem.o[t][lane * N + e];
+      gated_norm<T, N>(o, z[i], w, args.eps, out);
     }
     // scalars are written again before the next barrier
     if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);

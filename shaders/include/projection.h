@@ -144,13 +144,13 @@ inline void projection_store(constant ProjectionArgs& args, uint tile, uint rows
   }
 }
 
-// Sums of squares of up to eight rows into mem.squares; x: the first row.
+// Sums of squares of the rows into mem.squares; x: this lane's row from its first eight values on.
 template <typename T, int NT, int SG, typename PX>
-inline void rows_squares(uint steps, uint rows, uint row_words, PX x,
-                         threadgroup ProjectionMemory<NT>& mem, uint sg, uint lane) {
-  for (uint i = sg; i < SEGMENTS * rows; i += SG) {
-    const uint s = i % SEGMENTS, r = i / SEGMENTS;
-    const float sum = segment_squares<T>(x + ulong(r) * row_words, steps, s, lane);
-    if (lane == 0) mem.squares[s][r] = sum;
+inline void rows_squares(uint steps, uint rows, PX x, threadgroup ProjectionMemory<NT>& mem,
+                         uint sg, uint lane) {
+#pragma unroll 1
+  for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
+    const float sum = segment_squares<T>(x, steps, s);
+    if (lane_pair(lane) == 0 && lane_row(lane) < rows) mem.squares[s][lane_row(lane)] = sum;
   }
 }

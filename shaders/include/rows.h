@@ -1,7 +1,7 @@
 // Activation rows as the projection reads them: plain, or normalised on the way by 1 + w.
-// Numeric geometry of the row norm: the eight segments of the projection; in a segment lane l takes
-// the groups of eight l, l + 32, .., summed in order by fma; butterfly; pairwise tree over
-// segments.
+// Numeric geometry of the row norm: the eight segments of the projection; in a segment the four
+// lanes of a row take their eight k of each step, by fma in order into four sums that take turns,
+// added pairwise; then the lanes, pairwise; then the segments, pairwise.
 #pragma once
 #include "tile.h"
 
@@ -32,20 +32,21 @@ inline Eight<T> eight_normed(thread const Eight<T>& x, thread const Eight<T>& w,
   return y;
 }
 
-// Sum of squares of segment s of one row, by one SIMD group; x: the row in words of 16 bytes.
+// Sum of squares of segment s of a row; x: the row from this lane's first eight values on.
 template <typename T, typename P>
-inline float segment_squares(P x, uint steps, uint s, uint lane) {
-  float sum = 0.0f;
-  for (uint i = 4 * segment_begin(steps, s) + lane; i < 4 * segment_begin(steps, s + 1); i += 32) {
-    const Eight<T> v = eight_load<T>(x + i * (sizeof(T) / 2));
+inline float segment_squares(P x, uint steps, uint s) {
+  float sum[4] = {};
+  for (uint step = segment_begin(steps, s); step < segment_begin(steps, s + 1); ++step) {
+    const Eight<T> v = eight_load<T>(x + step * 4 * (sizeof(T) / 2));
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const vec<T, 2> p = eight_pair<T>(v, j);
-      sum = fma(float(p.x), float(p.x), sum);
-      sum = fma(float(p.y), float(p.y), sum);
+      const int i = 2 * (j & 1);
+      sum[i] = fma(float(p.x), float(p.x), sum[i]);
+      sum[i + 1] = fma(float(p.y), float(p.y), sum[i + 1]);
     }
   }
-  return lanes_sum<32>(sum);
+  return pairs_sum(tree<4>(sum));
 }
 
 // rsqrt(mean of squares + eps) from the sums of the segments, which lie `stride` apart.

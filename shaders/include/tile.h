@@ -3,6 +3,7 @@
 // contiguous bytes a SIMD group (two for float) and needs no shuffle. All that differs between
 // devices is in this file.
 //   lane_row, lane_pair    the activation row of a lane, and which k pair of each 8-wide fragment
+//   pairs_sum              sum over the four lanes of a row, (0+1)+(2+3) by pair
 //   Acc<T>                 16 outputs x 8 rows in float, four values a lane
 //   tile_mma(acc, w, x, h) acc += tile * activations; x: eight k of 32, of which tile h takes half
 //   acc_value, acc_n, acc_row   the i-th of the lane's four values, and whose they are
@@ -39,6 +40,10 @@ struct Acc {
 };
 inline uint lane_row(uint lane) { return ((lane >> 2) & 4) + ((lane >> 1) & 3); }
 inline uint lane_pair(uint lane) { return ((lane >> 2) & 2) + (lane & 1); }
+inline float pairs_sum(float v) {
+  v += simd_shuffle_xor(v, ushort(1));
+  return v + simd_shuffle_xor(v, ushort(8));
+}
 template <typename T>
 inline void acc_zero(thread Acc<T>& a, uint) {
   a.c[0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -78,6 +83,10 @@ struct Acc {
 };
 inline uint lane_row(uint lane) { return lane >> 2; }
 inline uint lane_pair(uint lane) { return lane & 3; }
+inline float pairs_sum(float v) {
+  v += simd_shuffle_xor(v, ushort(1));
+  return v + simd_shuffle_xor(v, ushort(2));
+}
 template <typename T>
 inline void acc_zero(thread Acc<T>& a, uint lane) {
   for (int i = 0; i < 4; ++i) a.c[i] = 0.0f;

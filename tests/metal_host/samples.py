@@ -1,7 +1,7 @@
 """The sample shaders with inputs, launch geometry and numpy's answer: one function a kernel.
 
-Every function takes a random generator and returns a fresh Sample; its `verify` looks at the buffers
-after the launch and raises AssertionError when they are not what numpy computes.
+Every function takes a random generator and returns a fresh Sample; its `verify` looks at the
+buffers after the launch and raises AssertionError when they are not what numpy computes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 
 SHADERS = Path(__file__).parent / "shaders"
+# values for the function constants of a shader that has some
+CONSTANTS: dict[str, dict[str, object]] = {"rmsnorm.metal": {"has_residual": True}}
 
 
 @dataclass
 class Sample:
-    """One launch.  buffers: arrays by buffer index; threadgroup_bytes: of [[threadgroup(0)]], 0 if none."""
+    """One launch.
+
+    buffers: arrays by buffer index.  threadgroup_bytes: of [[threadgroup(0)]], 0 if there is none.
+    """
 
     shader: str
     kernel: str
@@ -134,9 +139,13 @@ def matvec(rng: np.random.Generator) -> Sample:
 
 
 def persist(
-    rng: np.random.Generator, kernel: str = "ticket", groups: int = 4, spin: int = 0
+    rng: np.random.Generator,
+    kernel: str = "ticket",
+    groups: int = 4,
+    spin: int = 0,
+    threads: int = 64,
 ) -> Sample:
-    tiles, tile, threads = 4, 128, 64
+    tiles, tile = 4, 128
     x, tmp = normal(rng, tiles * tile), np.zeros(tiles * tile, np.float32)
     out, ctl = np.full(tiles, np.nan, np.float32), np.zeros(4, np.uint32)
     want = (x.astype(np.float64) ** 2).sum() + np.arange(tiles)
@@ -214,8 +223,9 @@ def last_arriver(rng: np.random.Generator) -> Sample:
     return Sample("last_arriver.metal", "last_arriver", (groups,), (64,), buffers, verify)
 
 
-def scan_lookback(rng: np.random.Generator, spin: int = 0, tiles: int = 6) -> Sample:
-    threads = 64
+def scan_lookback(
+    rng: np.random.Generator, spin: int = 0, tiles: int = 6, threads: int = 64
+) -> Sample:
     x = rng.integers(0, 2**32, tiles * threads, np.uint32)
     y, ctl = np.zeros_like(x), np.zeros(2, np.uint32)
     sums, prefixes, stage = (np.zeros(tiles, np.uint32) for _ in range(3))
@@ -229,7 +239,7 @@ def scan_lookback(rng: np.random.Generator, spin: int = 0, tiles: int = 6) -> Sa
 
 
 def pack_tiles(W: np.ndarray) -> np.ndarray:
-    """W [N][K] bfloat bits -> [N/16][K/16][32][4] words in Apple's order (shaders/native_tile.h)."""
+    """W [N][K] bfloat bits -> [N/16][K/16][32][4] words, Apple's order of native_tile.h."""
     N, K = W.shape
     lane = np.arange(32)
     k = ((lane >> 2) & 4) + ((lane >> 1) & 3)
@@ -251,7 +261,7 @@ def native_tile(rng: np.random.Generator) -> Sample:
     def verify() -> None:
         close(Y, want, 1e-5)
 
-    buffers = [X, pack_tiles(W), Y, u32(N, K)]
+    buffers = [X.view(np.uint32), pack_tiles(W), Y, u32(N, K)]
     return Sample("native_tile.metal", "native_tile", (N // 32,), (64,), buffers, verify)
 
 

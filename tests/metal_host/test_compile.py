@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shaders import HEAD
+from metal_text import HEAD
 
-from torch_mps_fusion.metal_host import CompileError, Library, compiler
+from torch_mps_fusion.metal_host import CompileError, LaunchError, Library, compiler
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,9 @@ def test_function_constants():
     x = np.zeros(2, np.float32)
     Library("c.metal", {"flag": True, 3: 5}, text=CONSTANTS).kernel("k")(1, 1, [x])
     assert x.tolist() == [5, 9]
-    Library("c.metal", {0: 0, "count": np.int32(5), "scale": 0.5}, text=CONSTANTS).kernel("k")(1, 1, [x])
+    Library("c.metal", {0: 0, "count": np.int32(5), "scale": 0.5}, text=CONSTANTS).kernel("k")(
+        1, 1, [x]
+    )
     assert x.tolist() == [-5, 0.5]
 
 
@@ -114,10 +116,36 @@ KERNEL plain(device float* x ARGUMENT(0)) { x[0] = 7; }
     )
     library = Library("t.metal", text=text)
     assert library.kernels == ("plain", "fill_float_3", "fill_half_4", "fill_int")
-    for name, dtype, value in (("fill_float_3", "f4", 3), ("fill_half_4", "f2", 4), ("fill_int", "i4", 5)):
+    for name, dtype, value in (
+        ("fill_float_3", "f4", 3),
+        ("fill_half_4", "f2", 4),
+        ("fill_int", "i4", 5),
+    ):
         x = np.zeros(8, dtype)
         library.kernel(name)(1, 8, [x])
         assert (x == value).all()
+
+
+def test_host_name_of_a_plain_kernel_and_array_arguments():
+    text = (
+        HEAD
+        + """
+[[host_name("other")]] kernel void k(device float* y [[buffer(0)]],
+                                     constant float (&w)[4] [[buffer(1)]],
+                                     threadgroup float (&t)[4] [[threadgroup(0)]],
+                                     uint i [[thread_position_in_grid]]) {
+  t[i] = w[i];
+  y[i] = 2 * t[i];
+}
+"""
+    )
+    library = Library("h.metal", text=text)
+    assert library.kernels == ("other",)
+    w, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    library.kernel("other")(1, 4, {"y": y, "w": w}, threadgroup_memory={"t": 16})
+    assert (y == 2 * w).all()
+    with pytest.raises(LaunchError, match="`w`.*at least 16"):
+        library.kernel("other")(1, 4, {"y": y, "w": w[:2]}, threadgroup_memory=[16])
 
 
 @pytest.mark.parametrize(
@@ -142,17 +170,23 @@ def test_bad_declarations(text, message):
 
 
 def test_defines_and_versions():
-    text = HEAD + "kernel void k(device int* x [[buffer(0)]]) { x[0] = SIZE; x[1] = __METAL_VERSION__; }\n"
+    text = (
+        HEAD
+        + "kernel void k(device int* x [[buffer(0)]]) { x[0] = SIZE; x[1] = __METAL_VERSION__; }\n"
+    )
     x = np.zeros(2, np.int32)
     Library("d.metal", text=text, defines={"SIZE": 12}, metal_version=310).kernel("k")(1, 1, [x])
     assert x.tolist() == [12, 310]
 
 
 def test_whole_struct_copies_need_address_spaces_off():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 struct P { uint a, b; };
 kernel void k(device P* p [[buffer(0)]]) { P q = p[0]; q.a += q.b; p[1] = q; }
 """
+    )
     with pytest.raises(CompileError):
         Library("copy.metal", text=text)
     p = np.array([1, 2, 0, 0], np.uint32)
@@ -237,10 +271,13 @@ def test_endless_compiler_is_stopped(tmp_path):
 
 
 def test_endless_template_is_refused():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 template <int N> struct F { static constant constexpr int v = F<N + 1>::v; };
 kernel void k(device int* x [[buffer(0)]]) { x[0] = F<0>::v; }
 """
+    )
     with pytest.raises(CompileError, match=r"f\.metal:4.*(template|instantiation)"):
         Library("f.metal", text=text)
 
@@ -251,5 +288,7 @@ def test_import_needs_neither_torch_nor_the_extension():
         "import torch_mps_fusion.metal_host as m\nprint(m.Library.__name__)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
+    )
     assert out.stdout.strip() == "Library", out.stderr

@@ -23,7 +23,9 @@ def read(path):
     text = path.read_text()
     run = json.loads(re.match(r"// run: (.*)", text)[1])
     line, kind = next(
-        (i, m[1]) for i, s in enumerate(text.split("\n"), 1) if (m := re.search(r"// fault: (\S+)", s))
+        (i, m[1])
+        for i, s in enumerate(text.split("\n"), 1)
+        if (m := re.search(r"// fault: (\S+)", s))
     )
     return run, line, kind
 
@@ -31,7 +33,11 @@ def read(path):
 def arguments(kernel, length):
     made = {}
     for p in kernel.buffers:
-        dtype = {"f": np.float32, "i": np.int32, "u": np.uint32 if p.element_size == 4 else np.uint8}
+        dtype = {
+            "f": np.float32,
+            "i": np.int32,
+            "u": np.uint32 if p.element_size == 4 else np.uint8,
+        }
         data = np.zeros(length, dtype[p.element])
         if p.name == "x":
             data[:] = np.arange(length)

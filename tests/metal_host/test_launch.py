@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shaders import HEAD
+from metal_text import HEAD
 
 from torch_mps_fusion.metal_host import LaunchError, Library, Options
 
@@ -202,7 +202,15 @@ def test_bad_options(scale, case):
 
 def test_bad_threadgroup_memory(library):
     local, y = library.kernel("local"), np.zeros(64, np.float32)
-    cases = (None, [256], {"a": 256}, [256, 8], [256, 32768], {"a": 256, "b": 256, "c": 16}, [0, 16])
+    cases = (
+        None,
+        [256],
+        {"a": 256},
+        [256, 8],
+        [256, 32768],
+        {"a": 256, "b": 256, "c": 16},
+        [0, 16],
+    )
     for given in cases:
         with pytest.raises(LaunchError, match="threadgroup_memory"):
             local(1, 64, [y], threadgroup_memory=given)

@@ -70,6 +70,12 @@ def test_comments_and_strings_stay() -> None:
     )
 
 
+def test_code_of_other_builds_stays() -> None:
+    barrier = "threadgroup_barrier(mem_flags::mem_none);\n"
+    text = f"#ifdef MSL_GPU\n{barrier}#else\n{barrier}#endif\n#ifdef NAME\n{barrier}#endif\n"
+    assert [m.line for m in mutants_of_text(text)] == [4, 7]
+
+
 def test_includes_are_mutated_too(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     header = tmp_path / "sub" / "sync.h"

@@ -2,10 +2,11 @@
 
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from shaders import HEAD, TWO_STAGES
+from metal_text import HEAD, TWO_STAGES
 
 from torch_mps_fusion.metal_host import SCHEDULES, FaultError, Library
 
@@ -38,7 +39,9 @@ def test_every_fair_schedule_gives_the_result(two_stages, schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_same_seed_same_run(two_stages, schedule):
     def once(seed):
-        result, sums, status, _ = run(two_stages, limit=50, schedule=schedule, seed=seed, order="shuffled")
+        result, sums, status, _ = run(
+            two_stages, limit=50, schedule=schedule, seed=seed, order="shuffled"
+        )
         return result.trace, result.counters, sums.tolist(), status.tolist()
 
     runs = {seed: once(seed) for seed in range(6)}
@@ -85,7 +88,9 @@ def test_unfair_makes_a_bounded_wait_give_up(two_stages):
 def test_lost_workers_end_in_the_shaders_own_error(two_stages):
     outcomes = set()
     for seed in range(16):
-        result, sums, status, want = run(two_stages, limit=500, lost=1, schedule="random", seed=seed)
+        result, sums, status, want = run(
+            two_stages, limit=500, lost=1, schedule="random", seed=seed
+        )
         assert result.finished + result.lost == 4
         outcomes.add((result.lost, int(status[2])))
         if not status[2] and not result.lost:
@@ -117,13 +122,16 @@ def test_lost_worker_that_holds_the_only_place_is_a_deadlock(two_stages):
 
 
 def test_consumers_before_producers_need_all_in_flight():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 kernel void k(device atomic_uint* c [[buffer(0)]], uint g [[threadgroup_position_in_grid]],
               uint n [[threadgroups_per_grid]]) {
   if (g >= n / 2) atomic_fetch_add_explicit(c, 1u, memory_order_relaxed);
   else while (atomic_load_explicit(c, memory_order_relaxed) < n / 2) {}
 }
 """
+    )
     kernel = Library("static.metal", text=text).kernel("k")
     for schedule in ("fifo", "random", "priority"):
         kernel(8, 1, [np.zeros(1, np.uint32)], schedule=schedule)
@@ -143,11 +151,14 @@ def test_several_os_threads_agree_with_one():
 
 
 def test_several_os_threads_report_a_livelock():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 kernel void k(device atomic_uint* c [[buffer(0)]]) {
   while (atomic_load_explicit(c, memory_order_relaxed) == 0) {}
 }
 """
+    )
     kernel = Library("never.metal", text=text).kernel("k")
     with pytest.raises(FaultError) as error:
         kernel(4, 32, [np.zeros(1, np.uint32)], threads=2)
@@ -156,19 +167,35 @@ kernel void k(device atomic_uint* c [[buffer(0)]]) {
 
 
 def test_several_os_threads_keep_the_time_limit():
-    text = HEAD + """
+    text = (
+        HEAD
+        + """
 kernel void k(device uint* d [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   uint h = d[i];
   while (h != 1) h = (h | 2) * 8;
   d[i] = h;
 }
 """
+    )
     kernel = Library("loop.metal", text=text).kernel("k")
     begin = time.monotonic()
     with pytest.raises(FaultError) as error:
         kernel(8, 32, [np.zeros(256, np.uint32)], threads=2, time_limit=0.2)
     assert time.monotonic() - begin < 5
     assert {f.kind for f in error.value.faults} == {"timeout"}
+
+
+def test_launches_from_several_python_threads(two_stages):
+    def many(seed):
+        for i in range(10):
+            _, sums, _, want = run(two_stages, schedule="random", seed=100 * seed + i)
+            assert (sums == want).all()
+        with pytest.raises(FaultError):
+            for i in range(24):
+                run(two_stages, schedule="unfair", seed=i)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many, range(8)))
 
 
 def test_a_launch_works_after_a_fault(two_stages):

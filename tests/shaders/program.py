@@ -98,11 +98,14 @@ class Program:
         in_place: bool = False,
         keys_adjacent_out: bool = True,
         weights: tuple[Tensor, Tensor] | None = None,
+        eps: float = 1e-6,
     ) -> None:
+        self.eps = eps
         self.layer, self.shape, self.geometry = layer, layer.shape, geometry or Geometry()
         self.batch, self.tokens, _ = hidden.shape
         self.rows = self.batch * self.tokens
-        self.io, self.dtype = IO[layer.dtype], layer.dtype
+        self.dtype = layer.conv_weight.dtype
+        self.io = IO[self.dtype]
         self.hidden, self.states, self.mask = hidden, states, mask
         self.arena, self.dispatches = Arena(), []
         s = self.shape
@@ -180,7 +183,7 @@ class Program:
             state_in_head=state_in[1],
             state_out_batch=state_out[0],
             state_out_head=state_out[1],
-            eps=1e-6,
+            eps=self.eps,
             q_scale=s.head_k_dim**-0.5,
         )
         return torch.frombuffer(data, dtype=torch.uint8)
@@ -206,11 +209,11 @@ class Program:
             n=n,
             tiles=tiles,
             rows=self.rows,
-            x_stride=k,
-            y_stride=y.shape[-1],
-            r_stride=n if residual is not None else 0,
+            x_stride=x.stride(0),
+            y_stride=y.stride(0),
+            r_stride=residual.stride(0) if residual is not None else 0,
             groups=groups,
-            eps=1e-6,
+            eps=self.eps,
         )
         extra = ceil(self.batch * self.shape.conv_dim / 256) if conv_state else 0
         self._add(
@@ -243,8 +246,12 @@ class Program:
             args = abi.write(
                 "ProjectionArgs",
                 **dict.fromkeys(("n", "tiles", "r_stride", "groups"), 0),
-                k=x.shape[1], rows=self.rows, x_stride=x.shape[1], y_stride=x.shape[1], eps=1e-6,
-            )  # fmt: skip
+                k=x.shape[1],
+                rows=self.rows,
+                x_stride=x.stride(0),
+                y_stride=x.shape[1],
+                eps=self.eps,
+            )
             args = torch.frombuffer(args, dtype=torch.uint8)
             name = f"tmf_rms_norm_{self.io}_f32_n256__group"
             self._add(name, {}, (self.rows,), 256, [x, norm, normed, args])
@@ -253,7 +260,8 @@ class Program:
 
     def _output(self) -> None:
         out = self.output.view(self.rows, -1)
-        residual = self.hidden if self.layer.input_norm_weight is not None else None
+        norm = self.layer.input_norm_weight
+        residual = None if norm is None else self.hidden.reshape(self.rows, -1)
         self._projection(self.w_out, self.G, out, out.shape[1], residual=residual, conv_state=True)
 
     def _blocks(self) -> list[tuple[int, int]]:

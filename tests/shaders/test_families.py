@@ -6,7 +6,8 @@ import abi
 import pytest
 
 from torch_mps_fusion import shaders
-from torch_mps_fusion.metal_host import build, source
+from torch_mps_fusion.metal_host import Library, build, source
+from torch_mps_fusion.metal_host.lint import lint
 
 TEXTS = {f: shaders.flat_text(abi.SHADERS / f"{f}.metal") for f in shaders.FAMILIES}
 
@@ -40,6 +41,14 @@ def test_defines_choose_a_kernel_out_of_its_family(family):
         assert name in left and len(left) <= 2
 
 
+@pytest.mark.parametrize("family", shaders.FAMILIES)
+def test_every_instance_compiles(family):
+    path = abi.SHADERS / f"{family}.metal"
+    constants = [c.name for c in source.function_constants(TEXTS[family])]
+    built = Library(path, dict.fromkeys(constants, 1))
+    assert sorted(built.kernels) == sorted(host_names(family)) and not built.warnings
+
+
 def test_parse_name():
     parsed = shaders.parse_name("tmf_rule_f16_f32_dk128dv64r1s4__group")
     assert (parsed.op, parsed.io, parsed.acc, parsed.scope) == ("rule", "f16", "f32", "group")
@@ -71,3 +80,8 @@ def test_function_constants_have_one_index_each():
     for text in TEXTS.values():
         found |= set(re.findall(r"constant bool (\w+) \[\[function_constant\((\d+)\)\]\]", text))
     assert len({name for name, _ in found}) == len({index for _, index in found}) == len(found)
+
+
+@pytest.mark.parametrize("family", shaders.FAMILIES)
+def test_lint_has_nothing_to_say(family):
+    assert not [str(finding) for finding in lint(abi.SHADERS / f"{family}.metal")]

@@ -99,6 +99,26 @@ def test_golden_bytes():
     assert head == "00000050005c805c0040405008 5c885c".replace(" ", "")
 
 
+def test_nvidia_order_is_the_operand_of_its_matrix_instruction():
+    """m16n8k16 spelled out by registers: weights left, a lane's eight activations right."""
+    weight = torch.randint(-8, 8, (16, 32)).half()
+    x = torch.randint(-8, 8, (8, 32)).half()
+    lanes = packing.pack(weight, "tiles16-nvidia").view(2, 32, 8)
+    product = torch.zeros(16, 8)
+    for half in range(2):
+        left, right = torch.zeros(16, 16), torch.zeros(16, 8)
+        for lane in range(32):
+            group, pair = lane // 4, lane % 4
+            k, values = 2 * pair, x[group, 8 * pair : 8 * pair + 8]
+            for i, (row, column) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
+                register = lanes[half, lane, 2 * i : 2 * i + 2]
+                left[group + row, k + column : k + column + 2] = register.float()
+            right[k : k + 2, group] = values[4 * half : 4 * half + 2].float()
+            right[k + 8 : k + 10, group] = values[4 * half + 2 : 4 * half + 4].float()
+        product += left @ right
+    assert torch.equal(product, weight.float() @ x.float().T)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     n=st.integers(1, 70),

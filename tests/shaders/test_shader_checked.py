@@ -54,7 +54,7 @@ def test_no_fault_under_seeds_and_residencies(variant, setting):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_fault_in_place(variant):
-    case = make_case(Setting(RAGGED, masked=True, width=3), torch.bfloat16, 3, 9)
+    case = make_case(Setting(RAGGED, masked=True, width=3), torch.bfloat16, 2, 5)
     made = Program(variant, case.layer, case.hidden, case.states, case.mask, in_place=True)
     run(made, checked=True, schedule="random", seed=11)
 

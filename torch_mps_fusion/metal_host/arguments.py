@@ -95,9 +95,8 @@ def bind(params: Sequence[BufferParam], given: Sequence[Any] | Mapping[Any, Any]
         values = list(given)
         if len(values) != len(by_index):
             names = ", ".join(p.name for p in by_index) or "none"
-            raise LaunchError(
-                f"args: the kernel takes {len(by_index)} buffers ({names}), {len(values)} were given"
-            )
+            wanted = f"{len(by_index)} buffers ({names})"
+            raise LaunchError(f"args: the kernel takes {wanted}, {len(values)} were given")
     return [_bind_one(p, v) for p, v in zip(by_index, values, strict=True)]
 
 
@@ -190,8 +189,8 @@ def _bind_array(p: BufferParam, array: np.ndarray, raw: bool = False) -> Bound:
     if not p.flags & CONST and not array.flags.writeable:
         raise LaunchError(f"{p}: the array is read-only, the kernel may write to it")
     if not raw and array.dtype.kind != "V":
-        kind = array.dtype.kind
-        kind = {"f": "h" if array.dtype.itemsize == 2 else "f", "b": "o"}.get(kind, kind)
+        letter = str(array.dtype.kind)
+        kind = {"f": "h" if array.dtype.itemsize == 2 else "f", "b": "o"}.get(letter, letter)
         _check_element(p, kind, array.dtype.itemsize, str(array.dtype))
     elif not raw and array.dtype.name == "bfloat16":
         _check_element(p, "b", 2, "bfloat16")
@@ -235,14 +234,10 @@ def dimensions(name: str, value: Any, limit: int) -> tuple[int, int, int]:
     return x, y, z
 
 
-def local_sizes(
-    parameters: Sequence[Parameter], given: Any, limit: int
-) -> list[int]:
+def local_sizes(parameters: Sequence[Parameter], given: Any, limit: int) -> list[int]:
     """Bytes of each [[threadgroup(i)]] parameter, by index. `given`: a list, or a dict by name or
     index. Raises LaunchError."""
-    wanted = sorted(
-        (p for p in parameters if p.kind == "threadgroup"), key=lambda p: p.index or 0
-    )
+    wanted = sorted((p for p in parameters if p.kind == "threadgroup"), key=lambda p: p.index or 0)
     if given is None:
         given = []
     if isinstance(given, (int, np.integer)):

@@ -85,11 +85,13 @@ def build(
     def make(out: Path) -> None:
         program = prepare(given, pre, time_limit)
         flags = [*mode, *rewrite.constant_flags(program, constants, given.text)]
-        text = f"#include <metal_stdlib>\n{program.text}\n# 1 \"glue\"\n{rewrite.cpu_glue(program)}"
+        text = f'#include <metal_stdlib>\n{program.text}\n# 1 "glue"\n{rewrite.cpu_glue(program)}'
         warnings = compiler.compile_library(text, flags, runtime, out, time_limit)
         about = {
             "kernels": [
-                dataclasses.asdict(KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads))
+                dataclasses.asdict(
+                    KernelInfo(e.host, e.callee, e.decl.parameters, e.decl.max_threads)
+                )
                 for e in program.entries
             ],
             "constants": [c.name for c in program.constants],
@@ -98,7 +100,8 @@ def build(
         out.with_suffix(".json").write_text(json.dumps(about))
 
     path = compiler.cached(f"{stem}-{key}.so", make, (".json",))
-    os.utime(path)
+    for used in (path, path.with_suffix(".json"), runtime):
+        os.utime(used)
     about = json.loads(path.with_suffix(".json").read_text())
     kernels = tuple(
         KernelInfo(

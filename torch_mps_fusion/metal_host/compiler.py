@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -189,7 +191,17 @@ def cached(name: str, make: Callable[[Path], None], beside: Sequence[str] = ()) 
             for suffix in beside:
                 os.replace(part.with_suffix(suffix), path.with_suffix(suffix))
             os.replace(part, path)
+        _prune()
     return path
+
+
+def _prune(days: float = 30) -> None:
+    """Removes what nobody has used for long; a build touches the library that it finds."""
+    oldest = time.time() - days * 86400
+    for path in cache_dir().iterdir():
+        with contextlib.suppress(OSError):
+            if path.suffix in (".so", ".json") and path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 # ---------------------------------------------------------------- compiling

@@ -11,69 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import arguments, build, compiler, source
+from . import abi, arguments, build, compiler, source
 from .dwarf import LineTable
 from .errors import CompileError, Fault, FaultError, LaunchError, Location
 from .options import ORDERS, SCHEDULES, Options
 from .result import BufferCounters, Counters, Result
 
 _MAX_THREADS = 1024
-_U32, _U64 = C.c_uint32, C.c_uint64
-
-
-class _Options(C.Structure):  # MhOptions in runtime/abi.h, as are the following
-    _fields_ = [
-        ("seed", _U64),
-        *(
-            (name, _U32)
-            for name in (
-                "policy order residency preempt lost threads check spin_limit time_limit_ms "
-                "threadgroup_limit stack_kb allow_simdgroup_spin allow_inactive_lanes"
-            ).split()
-        ),
-    ]
-
-
-class _Buffer(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("bytes", _U64), ("name", C.c_char_p), ("poison", _U32)]
-
-
-class _Launch(C.Structure):
-    _fields_ = [
-        ("entry", C.c_void_p),
-        ("code", C.c_void_p),
-        ("grid", _U32 * 3),
-        ("group", _U32 * 3),
-        ("threads", _U32 * 3),
-        ("buffer_count", _U32),
-        ("buffers", C.POINTER(_Buffer)),
-        ("local_count", _U32),
-        ("local_bytes", C.POINTER(_U32)),
-        ("options", _Options),
-    ]
-
-
-class _Counts(C.Structure):
-    _fields_ = [
-        (name, _U64)
-        for name in (
-            "trace switches barriers simd_barriers simd_ops atomics fences spins accesses "
-            "threadgroup_bytes threadgroup_read threadgroup_written started finished lost"
-        ).split()
-    ]
-
-
-class _BufferCounts(C.Structure):
-    _fields_ = [
-        (name, _U64)
-        for name in "read written read_distinct written_distinct atomics".split()
-    ]
 
 
 @functools.cache
 def _runtime() -> Any:
     library = C.CDLL(str(compiler.runtime()), mode=C.RTLD_GLOBAL)
-    if library.mh_abi_version() != 1:
+    if library.mh_abi_version() != abi.VERSION:
         raise CompileError("the fiber runtime has another interface; clear the cache")
     return library
 
@@ -115,7 +65,7 @@ class Library:
             time_limit=time_limit,
         )
         self.warnings = self._built.warnings
-        self._code = None
+        self._code: Any = None
         self._lock = threading.Lock()
 
     @property
@@ -209,13 +159,11 @@ class Kernel:
         launch, keep = self._prepare(
             grid, threadgroup, args, threadgroup_memory, grid_in_threads, poison, chosen
         )
-        counts = _Counts()
-        per_buffer = (_BufferCounts * max(1, launch.buffer_count))()
+        counts = abi.Counts()
+        per_buffer = (abi.BufferCounts * max(1, launch.buffer_count))()
         text = C.create_string_buffer(65536)
         begin = time.perf_counter()
-        faults = _runtime().mh_launch(
-            C.byref(launch), C.byref(counts), per_buffer, text, len(text)
-        )
+        faults = _runtime().mh_launch(C.byref(launch), C.byref(counts), per_buffer, text, len(text))
         result = self._result(counts, per_buffer, time.perf_counter() - begin)
         del keep
         if faults:
@@ -223,8 +171,8 @@ class Kernel:
             raise FaultError([self.library._fault(line) for line in lines], result)
         return result
 
-    def _result(self, counts: _Counts, per_buffer: Any, seconds: float) -> Result:
-        names = [f for f in Counters.__dataclass_fields__]
+    def _result(self, counts: abi.Counts, per_buffer: Any, seconds: float) -> Result:
+        names = list(Counters.__dataclass_fields__)
         buffers = None
         if self.library.checked:
             fields = list(BufferCounters.__dataclass_fields__)
@@ -251,7 +199,7 @@ class Kernel:
         grid_in_threads: bool,
         poison: Sequence[str],
         options: Options,
-    ) -> tuple[_Launch, Any]:
+    ) -> tuple[abi.Launch, Any]:
         size = arguments.dimensions("threadgroup", threadgroup, self.max_threads)
         extent = arguments.dimensions("grid", grid, 2**32 - 1)
         groups = extent
@@ -278,16 +226,16 @@ class Kernel:
         if options.threads > 1 and self.library.checked:
             raise LaunchError("threads: a checked library runs on one OS thread")
         slots = max([p.index for p in self.buffers], default=-1) + 1
-        buffers = (_Buffer * max(1, slots))()
+        buffers = (abi.Buffer * max(1, slots))()
         for b, p in zip(bound, sorted(self.buffers, key=lambda p: p.index), strict=True):
-            buffers[p.index] = _Buffer(b.address, b.bytes, b.name.encode(), b.name in poison)
-        sizes = (_U32 * max(1, len(locals_)))(*locals_)
-        launch = _Launch(
+            buffers[p.index] = abi.Buffer(b.address, b.bytes, b.name.encode(), b.name in poison)
+        sizes = (C.c_uint32 * max(1, len(locals_)))(*locals_)
+        launch = abi.Launch(
             self._entry,
             self._entry,
-            (_U32 * 3)(*groups),
-            (_U32 * 3)(*size),
-            (_U32 * 3)(*(extent if grid_in_threads else (0, 0, 0))),
+            (C.c_uint32 * 3)(*groups),
+            (C.c_uint32 * 3)(*size),
+            (C.c_uint32 * 3)(*(extent if grid_in_threads else (0, 0, 0))),
             slots,
             buffers,
             len(locals_),
@@ -296,9 +244,9 @@ class Kernel:
         )
         return launch, (bound, buffers, sizes)
 
-    def _options(self, o: Options) -> _Options:
+    def _options(self, o: Options) -> abi.Options:
         check = 0 if not self.library.checked else 1 if o.count_only else 2
-        return _Options(
+        return abi.Options(
             seed=o.seed,
             policy=list(SCHEDULES).index(o.schedule),
             order=ORDERS.index(o.order),

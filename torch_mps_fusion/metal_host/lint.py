@@ -31,6 +31,9 @@ LEVELS = ((2, 3), (2, 4), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1))
 _DIRECTIVE = re.compile(r"(?://|/\*)\s*metal_host:\s*(.*?)\s*(?:\*/)?\s*$", re.S)
 
 
+_MISPLACED = re.compile(r"\bmetal_host:\s*(msl|explicit-fma)\b")
+
+
 @dataclass(frozen=True, order=True)
 class Finding:
     """One place that Metal would refuse, or that breaks a rule the file has set itself."""
@@ -67,6 +70,9 @@ def wishes(text: str, file: str = "") -> tuple[Wishes, list[Finding]]:
     for comment in lex(text).comments:
         m = _DIRECTIVE.match(comment.text)
         if not m:
+            if _MISPLACED.search(comment.text):
+                message = "metal_host: must begin its comment"
+                findings.append(Finding(file, comment.line, "directive", message))
             continue
         words = m[1].split()
         try:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .compiler import METAL_VERSION
+from .preprocess import readings
 from .tokens import Token, arguments, closing, lex
 
 KINDS = ("drop-fence", "drop-barrier", "drop-flag", "drop-coherent", "weaken-order", "weaken-scope")
@@ -127,11 +129,15 @@ def mutants(shader: str | os.PathLike[str], kinds: Sequence[str] = KINDS) -> lis
 def mutants_of_text(
     text: str, path: str = "shader.metal", name: str | None = None, kinds: Sequence[str] = KINDS
 ) -> list[Mutant]:
-    """Mutants of one text.  name: what the ids call it (default: path)."""
+    """Mutants of one text; what only other builds see (#ifdef MSL_GPU) is left alone.
+
+    name: what the ids call it (default: path).
+    """
     out: list[Mutant] = []
     count: dict[tuple[str, int], int] = {}
+    seen = _compiled(path, text)
     for kind, at, end, new, description in _edits(lex(text).tokens):
-        if kind not in kinds:
+        if kind not in kinds or at not in seen:
             continue
         line = text.count("\n", 0, at) + 1
         n = count[kind, line] = count.get((kind, line), -1) + 1
@@ -143,6 +149,15 @@ def mutants_of_text(
             Mutant(f"{kind}@{name or path}:{line}#{n}", kind, path, line, description, changed)
         )
     return out
+
+
+def _compiled(path: str, text: str) -> set[int]:
+    """Offsets of the tokens that a build for Metal can see, and of their ends."""
+    seen: set[int] = set()
+    for reading in readings(path, text, lambda _: None, METAL_VERSION):
+        for tokens in (reading.tokens, *reading.macros.values()):
+            seen.update(offset for t in tokens for offset in (t.start, t.end))
+    return seen
 
 
 def _in_directive(text: str, at: int) -> bool:

@@ -21,7 +21,7 @@ class Options:
     """Options of a launch; each is also a keyword of `Kernel.__call__`.
 
     seed: of everything random. schedule: a key of SCHEDULES. order: in which order threadgroups
-    start (ORDERS). residency: threadgroups in flight at once, 0 for as many as there are.
+    start (ORDERS). residency: threadgroups in flight at once, 0 for as many as make 65,536 threads.
     preempt: checked builds also switch at one in so many plain accesses, 0 for never. lost: so
     many threadgroups, picked by the seed, stop running for good after a while. threads: OS
     threads; above 1 nothing may be explored or checked. time_limit: seconds, 0 for none.
@@ -66,7 +66,9 @@ class Options:
                 if getattr(self, name) != getattr(type(self), name)
             ]
             if explored:
-                raise LaunchError(f"threads: {self.threads} OS threads do not go with {explored[0]}")
+                raise LaunchError(
+                    f"threads: {self.threads} OS threads do not go with {explored[0]}"
+                )
 
     @classmethod
     def of(cls, base: Options | None, given: dict[str, object]) -> Options:

@@ -50,7 +50,7 @@ def rewrite(preprocessed: str) -> Program:
     constants = source.function_constants(text)
     instances = source.instances(text)
     decls = {k.name: k for k in source.kernels(text)}
-    entries = [Entry(k.name, k.name, k) for k in decls.values() if not k.template]
+    entries = [Entry(k.host or k.name, k.name, k) for k in decls.values() if not k.template]
     for one in instances:
         name = one.callee.split("<")[0].strip()
         if name not in decls:
@@ -77,9 +77,7 @@ def rewrite(preprocessed: str) -> Program:
     text = re.sub(r"\[\[.*?\]\]", lambda m: _spaces(m[0]), text, flags=re.S)
     text = re.sub(r"\bvolatile\b", _spaces("volatile"), text)
     text = re.sub(r"(?<![\w.])(\d*\.?\d+\.?(?:[eE][+-]?\d+)?)(?:bf|BF)\b", _bfloat_literal, text)
-    return Program(
-        _threadgroup_variables(_constructors(text)), tuple(entries), tuple(constants)
-    )
+    return Program(_threadgroup_variables(_constructors(text)), tuple(entries), tuple(constants))
 
 
 def _bfloat_literal(match: re.Match[str]) -> str:
@@ -100,8 +98,8 @@ _VECTOR = r"(?:metal::)?vec\s*<[^<>;(){}]*>"
 
 def _constructors(text: str) -> str:
     """V(a, b, ...) where V is vec<...>, an alias or a template parameter: msl::make<V>(...)."""
-    names = {m for m in re.findall(r"\btypedef\s+[^;{}]+?\s(\w+)\s*;", text)}
-    names |= {m for m in re.findall(r"\busing\s+(\w+)\s*=", text)}
+    names = set(re.findall(r"\btypedef\s+[^;{}]+?\s(\w+)\s*;", text))
+    names |= set(re.findall(r"\busing\s+(\w+)\s*=", text))
     for params in re.findall(r"\btemplate\s*<([^{};()]*)>", text):
         names |= set(re.findall(r"\b(?:typename|class)\s+(\w+)", params))
     choices = [_VECTOR, *map(re.escape, sorted(names, key=len, reverse=True))]

@@ -56,8 +56,8 @@ _BFLOAT_LITERAL = re.compile(r"[0-9.].*[bB][fF]")
 _HEX = re.compile(r"0[xX]")
 
 ORDERS = ("relaxed", "acquire", "release", "acq_rel", "seq_cst")
-FENCE_ORDERS_SINCE = (3, 2)
-ATOMIC_ORDERS_SINCE = (4, 1)
+ORDERS_SINCE = (4, 1)  # before, atomics have relaxed alone and the fence seq_cst too
+FENCE, FENCE_CALL = ("relaxed", "seq_cst"), "atomic_thread_fence"
 
 
 def dotted(level: tuple[int, int]) -> str:
@@ -131,12 +131,9 @@ def _order(call: str, argument: Sequence[Token], level: tuple[int, int]) -> Foun
         place = (t.file, t.line)
         if order not in ORDERS:
             yield place, "memory-order", f"Metal has no memory_order_{order}"
-        elif call == "atomic_thread_fence":
-            continue  # a level that has the fence has all its orders
-        elif order != "relaxed" and level < ATOMIC_ORDERS_SINCE:
-            message = (
-                f"{call} takes memory_order_relaxed only below MSL 4.1, got memory_order_{order}"
-            )
+        elif level < ORDERS_SINCE and order not in (FENCE if call == FENCE_CALL else ("relaxed",)):
+            has = " and seq_cst" if call == FENCE_CALL else ""
+            message = f"{call} takes relaxed{has} only below MSL 4.1, got memory_order_{order}"
             yield place, "memory-order", message
 
 
@@ -155,8 +152,8 @@ def lambdas(reading: Reading, level: tuple[int, int]) -> Found:
                 continue
             end = closing(stream, i)
             if (
-                stream[i + 1].text != "["
-                and end + 1 < len(stream)
+                end + 1 < len(stream)
+                and stream[i + 1].text != "["
                 and stream[end + 1].text in ("(", "{")
             ):
                 yield (t.file, t.line), "lambda", "Metal has no lambda expressions"

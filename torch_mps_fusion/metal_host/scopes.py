@@ -59,7 +59,8 @@ def depth_zero(tokens: Sequence[Token]) -> list[Token]:
         if t.text in _OPENERS.values():
             depth -= 1
             continue
-        if depth == 0 and t.text == "<" and k and tokens[k - 1].kind == "id":
+        opens = t.text == "<" and k and tokens[k - 1].kind == "id"
+        if depth == 0 and opens and tokens[k - 1].text != "operator":
             angle += 1
         if depth == 0 and angle == 0:
             out.append(t)

@@ -91,18 +91,20 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelDecl:
-    """A kernel as written: `name` of the function; `max_threads` from its attribute, or None."""
+    """A kernel as written: `name` of the function; `max_threads` and `host` (the name that a host
+    sees) from its attributes, or None."""
 
     name: str
     parameters: tuple[Parameter, ...]
     template: bool
     offset: int
     max_threads: int | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An explicit instantiation: `host` is the host name, `callee` the expression, `f<float, 4>`."""
+    """An explicit instantiation: `callee`, such as `f<float, 4>`, under the name `host`."""
 
     host: str
     callee: str
@@ -266,9 +268,10 @@ def attributes(text: str) -> dict[str, str | None]:
 def _parameter(text: str, where: str) -> Parameter:
     found = attributes(text)
     plain = re.sub(r"\s+", " ", _ATTRIBUTES.sub("", text)).strip()
-    match = re.match(r"(.*?)([A-Za-z_]\w*)?\s*$", plain, re.S)
-    assert match is not None
-    kind_text, name = match[1].strip(), match[2] or ""
+    match = re.search(r"\(\s*[&*]\s*(\w+)\s*\)|(\w+)\s*$", plain)
+    name = (match[1] or match[2]) if match else ""
+    kind_text = plain.replace(name, "", 1) if match and match[1] else plain.removesuffix(name)
+    kind_text = kind_text.strip()
     optional = found.get("function_constant")
     if "buffer" in found:
         kind = "constant" if re.search(r"\bconstant\b", kind_text) else "device"
@@ -300,7 +303,9 @@ def kernels(text: str) -> list[KernelDecl]:
         params = tuple(_parameter(p, where) for p in split_commas(text[match.end() : end]))
         begin = max(text.rfind("}", 0, match.start()), text.rfind(";", 0, match.start())) + 1
         head = text[begin : match.end()]
-        limit = attributes(head).get("max_total_threads_per_threadgroup")
+        found = attributes(head)
+        limit = found.get("max_total_threads_per_threadgroup")
+        host = found.get("host_name")
         out.append(
             KernelDecl(
                 match[1],
@@ -308,6 +313,7 @@ def kernels(text: str) -> list[KernelDecl]:
                 bool(re.search(r"\btemplate\s*<", head)),
                 match.start(),
                 int(limit) if limit and limit.isdigit() else None,
+                host.strip('"') if host else None,
             )
         )
     return out

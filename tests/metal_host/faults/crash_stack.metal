@@ -1,4 +1,4 @@
-// run: {"threadgroup": 32, "plain": true, "unchecked_only": true}
+// run: {"threadgroup": 32, "plain": true}
 #include <metal_stdlib>
 using namespace metal;
 static uint deep(uint n, device uint* d) {

@@ -1,5 +1,6 @@
 // counts[b] += how many of x fall into bin b.  x: [n] uchar; counts: [256], zero before the launch.
-// Threadgroup atomics first, one device atomic a bin and threadgroup after.
+// Threadgroup atomics first, one device atomic a bin and threadgroup after. The bins are plain
+// words outside of the counting, so that what the barriers order can be checked.
 #include <metal_atomic>
 #include <metal_stdlib>
 #pragma METAL fp contract(off)
@@ -9,14 +10,13 @@ kernel void histogram(device const uchar* x [[buffer(0)]], device atomic_uint* c
                       constant uint& n [[buffer(2)]], uint i [[thread_position_in_grid]],
                       uint all [[threads_per_grid]], uint tid [[thread_position_in_threadgroup]],
                       uint threads [[threads_per_threadgroup]]) {
-  threadgroup atomic_uint bins[256];
-  for (uint b = tid; b < 256; b += threads)
-    atomic_store_explicit(&bins[b], 0u, memory_order_relaxed);
+  threadgroup uint bins[256];
+  threadgroup atomic_uint* counters = (threadgroup atomic_uint*)bins;
+  for (uint b = tid; b < 256; b += threads) bins[b] = 0;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (; i < n; i += all) atomic_fetch_add_explicit(&bins[x[i]], 1u, memory_order_relaxed);
+  for (; i < n; i += all) atomic_fetch_add_explicit(&counters[x[i]], 1u, memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint b = tid; b < 256; b += threads) {
-    const uint count = atomic_load_explicit(&bins[b], memory_order_relaxed);
-    if (count != 0) atomic_fetch_add_explicit(&counts[b], count, memory_order_relaxed);
+    if (bins[b] != 0) atomic_fetch_add_explicit(&counts[b], bins[b], memory_order_relaxed);
   }
 }

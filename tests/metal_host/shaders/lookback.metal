@@ -4,6 +4,7 @@
 // sums, prefixes: [tiles]; stage: [tiles], zero before the launch: 1 sum published, 2 prefix too.
 // ctl: [0] next ticket, [1] error: 1 + the tile that gave up.  Both zero before the launch.
 // spin: polls of one tile before a threadgroup gives up; 0 waits for ever.
+
 // metal_host: msl 3.2
 #include <metal_stdlib>
 #pragma METAL fp contract(off)
@@ -50,16 +51,13 @@ static bool look_back(uint tile, SharedWords sums, SharedWords prefixes, device 
   return true;
 }
 
-kernel void scan_lookback(device const uint* x [[buffer(0)]], device uint* y [[buffer(1)]],
-                          SharedWords sums [[buffer(2)]], SharedWords prefixes [[buffer(3)]],
-                          device atomic_uint* stage [[buffer(4)]],
-                          device atomic_uint* ctl [[buffer(5)]],
-                          constant LookbackArgs& a [[buffer(6)]],
-                          uint tid [[thread_position_in_threadgroup]],
-                          uint threads [[threads_per_threadgroup]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]],
-                          uint simdgroups [[simdgroups_per_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]]) {
+kernel void scan_lookback(
+    device const uint* x [[buffer(0)]], device uint* y [[buffer(1)]],
+    SharedWords sums [[buffer(2)]], SharedWords prefixes [[buffer(3)]],
+    device atomic_uint* stage [[buffer(4)]], device atomic_uint* ctl [[buffer(5)]],
+    constant LookbackArgs& a [[buffer(6)]], uint tid [[thread_position_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup uint part[32], my_tile, base, ok;
   if (tid == 0) my_tile = atomic_fetch_add_explicit(&ctl[0], 1u, memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -14,8 +14,7 @@ template <typename T>
 [[kernel, max_total_threads_per_threadgroup(128)]] void matmul(
     device const T* A [[buffer(0)]], device const T* B [[buffer(1)]], device float* C [[buffer(2)]],
     constant MatmulArgs& a [[buffer(3)]], uint2 tile [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    uint tid [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   threadgroup T left[16 * 16], right[16 * 16];
   const uint row0 = tile.y * 16, column0 = tile.x * 16;
   const uint r = simdgroup / 2 * 8, c = simdgroup % 2 * 8;

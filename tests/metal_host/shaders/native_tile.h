@@ -2,7 +2,8 @@
 // a loaded word is a matrix operand without a shuffle. All that differs between devices is here.
 //   tile_row, tile_pair     which of the 8 rows of X, and which pair of k of 8, this lane holds
 //   tile_multiply           sum += tile x the two words of X at k and k + 8
-//   tile_output, tile_value, tile_value_row   the i-th of the lane's four sums: for which output and
+//   tile_output, tile_value, tile_value_row   the i-th of the lane's four sums: for which output
+//   and
 //                           which row of X, and the sum itself
 #pragma once
 #ifdef MSL_GPU
@@ -42,6 +43,8 @@ static inline void tile_multiply(thread TileSum& s, uint4 w, uint2 x) {
 static inline float tile_value(thread TileSum& s, uint i) {
   return s.d[i / 2].thread_elements()[i % 2];
 }
-static inline uint tile_output(uint lane, uint i) { return i / 2 * 8 + 2 * tile_pair(lane) + i % 2; }
+static inline uint tile_output(uint lane, uint i) {
+  return i / 2 * 8 + 2 * tile_pair(lane) + i % 2;
+}
 static inline uint tile_value_row(uint lane, uint i) { return tile_row(lane); }
 #endif

@@ -1,5 +1,6 @@
-// Y = X W^T from packed tiles. X: [8][K] bfloat; W: [N / 16][K / 16][32 lanes][4 words], each word two
-// bfloats in the device's operand order; Y: [8][N] float. A simdgroup makes 16 outputs.
+// Y = X W^T from packed tiles. X: [8][K] bfloat; W: [N / 16][K / 16][32 lanes][4 words], each word
+// two bfloats in the device's operand order; Y: [8][N] float. A simdgroup makes 16 outputs.
+
 // metal_host: msl 3.1
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
@@ -14,8 +15,7 @@ struct TileArgs {
 [[kernel, max_total_threads_per_threadgroup(64)]] void native_tile(
     device const uint* X [[buffer(0)]], device const uint4* W [[buffer(1)]],
     device float* Y [[buffer(2)]], constant TileArgs& a [[buffer(3)]],
-    uint group [[threadgroup_position_in_grid]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint simdgroups [[simdgroups_per_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   const uint block = group * simdgroups + simdgroup, tiles = a.K / 16;
   device const uint* x = X + tile_row(lane) * (a.K / 2) + tile_pair(lane);

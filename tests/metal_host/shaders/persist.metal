@@ -1,6 +1,8 @@
 // Two stages in one dispatch: squares of x into tmp, then out[t] = t + sum of all of tmp.
-// x, tmp: [tiles][tile]; out: [tiles].  ctl: [0] first-stage tiles done, [1] next ticket, [2] error.
-// spin: polls before a waiting threadgroup gives up and sets the error word; 0 waits for ever.
+// x, tmp: [tiles][tile]; out: [tiles].  ctl: [0] first-stage tiles done, [1] next ticket, [2]
+// error. spin: polls before a waiting threadgroup gives up and sets the error word; 0 waits for
+// ever.
+
 // metal_host: msl 3.2
 #include <metal_stdlib>
 #pragma METAL fp contract(off)

@@ -1,9 +1,10 @@
 // y[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * w[i], plus x[r][i] with the function constant.
 // x, y: [rows][n]; w: [n].  One threadgroup of 256 threads a row.
+
+// metal_host: explicit-fma
 #include <metal_simdgroup>
 #include <metal_stdlib>
 #pragma METAL fp contract(off)
-// metal_host: explicit-fma
 using namespace metal;
 
 constant bool has_residual [[function_constant(0)]];

@@ -45,7 +45,7 @@ struct MhOptions {
   u64 seed;
   u32 policy;             // MhPolicy
   u32 order;              // MhOrder: in which order threadgroups start
-  u32 residency;          // threadgroups in flight at once; 0: as many as there are
+  u32 residency;          // threadgroups in flight at once; 0: 65,536 threads
   u32 preempt;            // checked: also switch at one in so many plain accesses; 0: never
   u32 lost;               // so many threadgroups, picked by the seed, stop running for good
   u32 threads;            // OS threads; above 1: no exploration, no checks
@@ -65,10 +65,10 @@ struct MhBuffer {
 };
 struct MhLaunch {
   MhEntry entry;
-  const void* code;   // any address inside the kernel's library
-  u32 grid[3];        // threadgroups
-  u32 group[3];       // threads in each
-  u32 threads[3];     // extent in threads where edge threadgroups are cut; 0: whole threadgroups
+  const void* code;  // any address inside the kernel's library
+  u32 grid[3];       // threadgroups
+  u32 group[3];      // threads in each
+  u32 threads[3];    // extent in threads where edge threadgroups are cut; 0: whole threadgroups
   u32 buffer_count;
   const MhBuffer* buffers;  // by index
   u32 local_count;

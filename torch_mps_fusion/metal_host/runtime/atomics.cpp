@@ -12,11 +12,16 @@ constexpr u32 BYTES[] = {4, 4, 4, 8, 1};
 template <class T>
 T combined(u32 op, T a, T b) {
   switch (op) {
-    case MH_ADD: return T(a + b);
-    case MH_SUB: return T(a - b);
-    case MH_MIN: return b < a ? b : a;
-    case MH_MAX: return a < b ? b : a;
-    default: return b;  // store, exchange
+    case MH_ADD:
+      return T(a + b);
+    case MH_SUB:
+      return T(a - b);
+    case MH_MIN:
+      return b < a ? b : a;
+    case MH_MAX:
+      return a < b ? b : a;
+    default:
+      return b;  // store, exchange
   }
 }
 u32 bits_of(float x) { return __builtin_bit_cast(u32, x); }
@@ -24,17 +29,26 @@ float float_of(u64 x) { return __builtin_bit_cast(float, u32(x)); }
 
 u64 result(u32 op, u32 type, u64 old, u64 value) {
   switch (op) {
-    case MH_AND: return old & value;
-    case MH_OR: return old | value;
-    case MH_XOR: return old ^ value;
-    default: break;
+    case MH_AND:
+      return old & value;
+    case MH_OR:
+      return old | value;
+    case MH_XOR:
+      return old ^ value;
+    default:
+      break;
   }
   switch (type) {
-    case MH_I32: return u32(combined<int32_t>(op, int32_t(old), int32_t(value)));
-    case MH_F32: return bits_of(combined<float>(op, float_of(old), float_of(value)));
-    case MH_U32: return combined<u32>(op, u32(old), u32(value));
-    case MH_U8: return combined<u8>(op, u8(old), u8(value));
-    default: return combined<u64>(op, old, value);
+    case MH_I32:
+      return u32(combined<int32_t>(op, int32_t(old), int32_t(value)));
+    case MH_F32:
+      return bits_of(combined<float>(op, float_of(old), float_of(value)));
+    case MH_U32:
+      return combined<u32>(op, u32(old), u32(value));
+    case MH_U8:
+      return combined<u8>(op, u8(old), u8(value));
+    default:
+      return combined<u64>(op, old, value);
   }
 }
 
@@ -55,9 +69,12 @@ u64 perform(T* p, u32 op, u32 type, u64 value, u64* expected, bool& wrote, bool&
 
 u64 dispatch(void* p, u32 op, u32 type, u64 value, u64* expected, bool& wrote, bool& changed) {
   switch (BYTES[type]) {
-    case 1: return perform(static_cast<u8*>(p), op, type, value, expected, wrote, changed);
-    case 8: return perform(static_cast<u64*>(p), op, type, value, expected, wrote, changed);
-    default: return perform(static_cast<u32*>(p), op, type, value, expected, wrote, changed);
+    case 1:
+      return perform(static_cast<u8*>(p), op, type, value, expected, wrote, changed);
+    case 8:
+      return perform(static_cast<u64*>(p), op, type, value, expected, wrote, changed);
+    default:
+      return perform(static_cast<u32*>(p), op, type, value, expected, wrote, changed);
   }
 }
 
@@ -95,16 +112,18 @@ extern "C" u64 mh_atomic(void* p, u32 op, u32 type, u64 value, u64* expected) {
     if (op != MH_STORE) atomic_read(f, p);
     if (wrote) atomic_written(f, p, op != MH_STORE);
   }
-  bool lockstep = !S->o.allow_simdgroup_spin && !S->shared_next;
-  if (lockstep && op != MH_STORE) lane_read(f, p, pc);
-  if (lockstep && wrote) lane_wrote(f, p);
-  if (changed || op == MH_STORE) {
-    if (changed) note_progress();
-    f->read_pc = nullptr;
+  bool repeated = op != MH_STORE && !changed && seen_before(f, p, old);
+  if (!S->o.allow_simdgroup_spin && !S->shared_next) {
+    if (op != MH_STORE) lane_read(f, p, pc, repeated);
+    if (wrote) lane_wrote(f, p);
+  }
+  if (changed) note_progress();
+  if (changed || op == MH_STORE) f->read_pc = nullptr;
+  if (!repeated) {
+    f->poll = {};
     return old;
   }
   f->poll = {p, old, pc};
-  if (!seen_before(f, p, old)) return old;
   note_poll();
   yield(true);
   return old;

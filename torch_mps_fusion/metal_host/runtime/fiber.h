@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-extern "C" void mh_swap(void** save, void* to);         // leaves, returns when switched back to
-extern "C" [[noreturn]] void mh_jump(void* to);         // leaves for good
+extern "C" void mh_swap(void** save, void* to);  // leaves, returns when switched back to
+extern "C" [[noreturn]] void mh_jump(void* to);  // leaves for good
 
 #ifdef __APPLE__
 #define MH_SYMBOL(n) "_" n
@@ -35,10 +35,10 @@ inline void* prepare_stack(char* top, void (*entry)()) {
 }
 }  // namespace mh
 #elif defined(__aarch64__)
-#define MH_RESTORE                                                            \
-  " ldp x19,x20,[sp,#0]\n ldp x21,x22,[sp,#16]\n ldp x23,x24,[sp,#32]\n"      \
-  " ldp x25,x26,[sp,#48]\n ldp x27,x28,[sp,#64]\n ldp x29,x30,[sp,#80]\n"     \
-  " ldp d8,d9,[sp,#96]\n ldp d10,d11,[sp,#112]\n ldp d12,d13,[sp,#128]\n"     \
+#define MH_RESTORE                                                        \
+  " ldp x19,x20,[sp,#0]\n ldp x21,x22,[sp,#16]\n ldp x23,x24,[sp,#32]\n"  \
+  " ldp x25,x26,[sp,#48]\n ldp x27,x28,[sp,#64]\n ldp x29,x30,[sp,#80]\n" \
+  " ldp d8,d9,[sp,#96]\n ldp d10,d11,[sp,#112]\n ldp d12,d13,[sp,#128]\n" \
   " ldp d14,d15,[sp,#144]\n add sp,sp,#160\n ret\n"
 asm(".text\n.p2align 2\n.globl " MH_SYMBOL("mh_swap") "\n" MH_HIDDEN("mh_swap")
     MH_SYMBOL("mh_swap") ":\n"

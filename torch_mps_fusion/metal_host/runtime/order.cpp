@@ -6,17 +6,19 @@ constexpr u32 FLAG[2] = {2, 1};  // mem_flags of each Space
 
 u64 domain(const Fiber* f, int scope) {
   switch (scope) {
-    case SIMDGROUP_SCOPE: return u64(f->group->number) << 32 | (f->index / 32 + 1);
-    case THREADGROUP_SCOPE: return f->group->number;
-    default: return 0;
+    case SIMDGROUP_SCOPE:
+      return u64(f->group->number) << 32 | (f->index / 32 + 1);
+    case THREADGROUP_SCOPE:
+      return f->group->number;
+    default:
+      return 0;
   }
 }
 void join(Clocks& into, const Clocks& other) {
   for (int space = 0; space < 2; ++space) mh::join(into.of[space], other.of[space]);
 }
 ClockPtr own_view(const Fiber* f, int space) {
-  return advanced(f->order.known[space], f->group->number, S->threads,
-                  {{f->index, f->order.time}});
+  return advanced(f->order.known[space], f->group->number, S->threads, {{f->index, f->order.time}});
 }
 }  // namespace
 

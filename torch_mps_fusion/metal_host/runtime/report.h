@@ -69,5 +69,5 @@ inline std::string name_of(const void* address) {
   }
   return "memory of no buffer";
 }
-std::string waiting();   // who waits where for what
+std::string waiting();  // who waits where for what
 }  // namespace mh

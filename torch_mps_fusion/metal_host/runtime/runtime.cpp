@@ -1,5 +1,8 @@
 // The runtime as one unit, so that the compiler sees across its files.
 #include "atomics.cpp"
+#include "code.cpp"
+#include "group.cpp"
+#include "isolate.cpp"
 #include "launch.cpp"
 #include "order.cpp"
 #include "report.cpp"

@@ -122,10 +122,17 @@ Fiber* pick() {
     }
   Fiber* f = nullptr;
   switch (S->o.policy) {
-    case MH_FIFO: f = pick_fifo(spun); break;
-    case MH_RANDOM: f = pick_random(); break;
-    case MH_UNFAIR: f = pick_unfair(); break;
-    default: f = pick_priority();
+    case MH_FIFO:
+      f = pick_fifo(spun);
+      break;
+    case MH_RANDOM:
+      f = pick_random();
+      break;
+    case MH_UNFAIR:
+      f = pick_unfair();
+      break;
+    default:
+      f = pick_priority();
   }
   if (!f) return nullptr;
   Group* g = f->group;
@@ -153,7 +160,8 @@ void yield(bool spun) {
     leave();
   }
   if (S->late) {
-    fail("timeout", words("the launch ran past its limit of %u ms; ", S->o.time_limit_ms) + waiting());
+    fail("timeout",
+         words("the launch ran past its limit of %u ms; ", S->o.time_limit_ms) + waiting());
     leave();
   }
   current->spun = spun;

@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "isolate.h"
 #include "order.h"
 #include "report.h"
 #include "schedule.h"
@@ -18,8 +19,6 @@ enum Flags : u8 {
   EVER_WRITTEN = 16,
   READ0_ATOMIC = 32,  // and READ0_ATOMIC << 1 for the second
 };
-constexpr u32 NEAR = 1 << 20;  // unmapped distance around a bound buffer, see launch.cpp
-
 // A smaller granule for accesses that do not fit the present one.
 void refine(Region& r, u32 shift) {
   u32 copies = 1u << (r.shift - shift);
@@ -43,11 +42,12 @@ struct Check {
   const char* address;
   u32 how, pc;
   const void* at;
+  Region* region;
 
   void race(const Access& other, const char* other_word) const {
     report("race", pc, other.pc,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " is not ordered after the " + other_word + " by " + who(other.id) +
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " is not ordered after the " + other_word + " by " + who(other.id) +
                words(" at @[+%x]", other.pc));
   }
   // Data of another threadgroup, in order, but not through coherent(device) on both sides.
@@ -56,11 +56,21 @@ struct Check {
     const Access& last = last_atomic ? c.atomic : c.write;
     bool theirs = last_atomic || c.flags & WROTE_COHERENT, mine = how & (ATOMIC | COHERENT);
     if ((theirs && mine) || (last.id - 1) / S->threads == f->group->number) return;
-    const char* side = theirs ? "this access is" : mine ? "that write is" : "both are";
+    const char* side = theirs ? "this access does not go"
+                       : mine ? "that write does not go"
+                              : "neither goes";
     report("coherence", pc, last.pc,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
-               " of another threadgroup, but " + side + " not through a coherent(device) pointer");
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " meets the write by " + who(last.id) + words(" at @[+%x]", last.pc) +
+               " of another threadgroup, and " + side + " through a coherent(device) pointer");
+  }
+  void count(Cell& c) const {
+    u8 flag = how & WRITE ? EVER_WRITTEN : EVER_READ;
+    if (c.flags & flag) return;
+    c.flags |= flag;
+    if (!region->counts) return;  // threadgroup memory
+    u64& distinct = how & WRITE ? region->counts->written_distinct : region->counts->read_distinct;
+    distinct += u64(1) << region->shift;
   }
   bool ordered(const Access& other, const char* other_word) const {
     if (!other.id || before(other.id, other.time, f, space)) return true;
@@ -81,8 +91,8 @@ struct Check {
   void needs_value(const Cell& c) const {
     if (!(c.flags & UNWRITTEN)) return;
     report("uninitialised", pc, 2,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " + place(at) +
-               " before anything was written there");
+           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
+               place(at) + " before anything was written there");
   }
   void write(Cell& c) const {
     if (how & MODIFY) needs_value(c);
@@ -96,8 +106,8 @@ struct Check {
     }
     c.write = now;
     c.atomic.id = c.read[0].id = c.read[1].id = 0;
-    u8 kept = c.flags & EVER_READ;
-    c.flags = u8(kept | EVER_WRITTEN | (how & COHERENT ? WROTE_COHERENT : 0));
+    u8 kept = c.flags & (EVER_READ | EVER_WRITTEN);
+    c.flags = u8(kept | (how & COHERENT ? WROTE_COHERENT : 0));
   }
   void read(Cell& c) const {
     needs_value(c);
@@ -105,7 +115,7 @@ struct Check {
     int slot = free_slot(c);
     c.read[slot] = {f->id + 1, f->order.time, pc};
     u8 atomic_bit = u8(READ0_ATOMIC << slot);
-    c.flags = u8(how & ATOMIC ? c.flags | atomic_bit : (c.flags & ~atomic_bit) | EVER_READ);
+    c.flags = u8(how & ATOMIC ? c.flags | atomic_bit : c.flags & ~atomic_bit);
   }
   // Replaces a read that this one follows, else any.
   int free_slot(const Cell& c) const {
@@ -137,14 +147,15 @@ void outside_threadgroup(Fiber* f, const char* p, u32 bytes, u32 how, const void
   std::string where = near ? words("threadgroup `%s` of %zu bytes at offset %zu", near->name,
                                    near->bytes, offset - near->offset)
                            : "threadgroup memory that no variable has";
-  report("bounds", S->pc(pc), 1,
-         words("%s of %u bytes of ", word(how), bytes) + where + " by " + who(f) + " at " + place(pc));
+  report(
+      "bounds", S->pc(pc), 1,
+      words("%s of %u bytes of ", word(how), bytes) + where + " by " + who(f) + " at " + place(pc));
 }
 
 void outside(Fiber* f, const char* p, u32 bytes, u32 how, const void* pc) {
   const Region* near = nullptr;
   for (const Region& r : S->regions)
-    if (p + bytes > r.lo - NEAR && p < r.hi + NEAR) near = &r;
+    if (p + bytes > r.lo - GUARD && p < r.hi + GUARD) near = &r;
   std::string where = near ? words("device `%s` of %lld bytes at offset %lld", near->name,
                                    (long long)(near->hi - near->lo), (long long)(p - near->lo))
                            : "an address outside every buffer";
@@ -203,61 +214,61 @@ void mark_unwritten(Region& r, size_t offset, size_t bytes) {
   }
 }
 
-void count_distinct(Region& r) {
-  u64 granule = u64(1) << r.shift;
-  for (size_t i = 0; i < r.cells.size(); ++i) {
-    const Cell& c = r.cells[i];
-    if (c.flags & EVER_READ) r.counts->read_distinct += granule;
-    if (c.flags & EVER_WRITTEN) r.counts->written_distinct += granule;
+namespace {
+// The region of an access, counted there; null if there is nothing more to do about it.
+Region* locate(Fiber* f, const char* p, u32 bytes, u32 how, const void* pc, Space& space) {
+  Group* g = f->group;
+  if (p >= g->memory && p < g->memory + g->capacity) {
+    space = THREADGROUP;
+    if (!(how & ATOMIC))
+      (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
+    if (!S->checking()) return nullptr;
+    if (find_variable(g, size_t(p - g->memory), bytes)) return &g->shadow;
+    outside_threadgroup(f, p, bytes, how, pc);
+    return nullptr;
+  }
+  space = DEVICE;
+  if (Region* r = find_region(p, bytes)) {
+    if (how & ATOMIC)
+      r->counts->atomics++;
+    else
+      (how & WRITE ? r->counts->written : r->counts->read) += bytes;
+    return r;
+  }
+  bool table = !(how & WRITE) && p >= S->code_lo && p < S->code_hi;  // constants of the program
+  if (!table) outside(f, p, bytes, how, pc);
+  return nullptr;
+}
+
+void check_cells(const Check& check, size_t offset, u32 bytes) {
+  Region& r = *check.region;
+  while ((offset | bytes) & ((1u << r.shift) - 1)) refine(r, r.shift - 1);
+  Cell* c = &r.cells[offset >> r.shift];
+  for (u32 i = bytes >> r.shift; i--; ++c) {
+    if (!(check.how & ATOMIC)) check.count(*c);
+    if (S->checking()) check.how& WRITE ? check.write(*c) : check.read(*c);
   }
 }
+}  // namespace
 
 void note_access(const void* address, u32 bytes, u32 how, const void* pc) {
   Fiber* f = current;
   if (!f || !S->o.check) return;
   const char* p = static_cast<const char*>(address);
-  Group* g = f->group;
-  if (p >= g->stacks && p < g->stacks + g->stacks_bytes) return;
+  if (p >= f->group->stacks && p < f->group->stacks + f->group->stacks_bytes) return;
   if (S->aborted) leave();
   S->counts.accesses++;
-  Check check{f, DEVICE, p, how, S->pc(pc), pc};
-  Region* r;
-  if (p >= g->memory && p < g->memory + g->capacity) {
-    if (!(how & ATOMIC)) (how & WRITE ? S->counts.threadgroup_written : S->counts.threadgroup_read) += bytes;
-    if (!S->checking()) return;
-    if (!find_variable(g, size_t(p - g->memory), bytes)) return outside_threadgroup(f, p, bytes, how, pc);
-    check.space = THREADGROUP;
-    r = &g->shadow;
-  } else {
-    r = find_region(p, bytes);
-    if (!r) {
-      if (!(how & WRITE) && p >= S->code_lo && p < S->code_hi) return;  // tables of the program
-      return outside(f, p, bytes, how, pc);
-    }
-    if (how & ATOMIC)
-      r->counts->atomics++;
-    else
-      (how & WRITE ? r->counts->written : r->counts->read) += bytes;
-  }
-  size_t offset = size_t(p - r->lo);
-  while ((offset | bytes) & ((1u << r->shift) - 1)) refine(*r, r->shift - 1);
-  Cell* c = &r->cells[offset >> r->shift];
-  for (u32 i = bytes >> r->shift; i--; ++c) {
-    if (!S->checking()) {
-      if (!(how & ATOMIC)) c->flags |= how & WRITE ? EVER_WRITTEN : EVER_READ;
-    } else if (how & WRITE) {
-      check.write(*c);
-    } else {
-      check.read(*c);
-    }
-  }
+  Space space;
+  Region* r = locate(f, p, bytes, how, pc, space);
+  if (!r) return;
+  check_cells({f, space, p, how, S->pc(pc), pc, r}, size_t(p - r->lo), bytes);
   if (how & ATOMIC) return;
   if (how & WRITE)
     f->read_pc = nullptr;
   else
     maybe_polls(f, p, bytes, pc);
   if (S->o.preempt && S->random() % S->o.preempt == 0) {
-    g->events++;
+    f->group->events++;
     yield(false);
   }
 }

@@ -7,5 +7,4 @@ enum How : u32 { READ = 0, WRITE = 1, ATOMIC = 2, COHERENT = 4, MODIFY = 8 };
 void note_access(const void* address, u32 bytes, u32 how, const void* pc);
 void start_shadow(Region& r, char* lo, char* hi);
 void mark_unwritten(Region& r, size_t offset, size_t bytes);  // whatever was known of it is gone
-void count_distinct(Region& r);
 }  // namespace mh

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <ucontext.h>
+#include <sys/ucontext.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -46,24 +46,28 @@ bool in_kernel(const void* pc) {
 }
 const char* cause(int signal) {
   switch (signal) {
-    case SIGFPE: return "divides an integer by zero";
+    case SIGFPE:
+      return "divides an integer by zero";
     case SIGILL:
-    case SIGTRAP: return "reaches code that must not be reached";
-    default: return "touches an address that does not exist, or has used up its stack";
+    case SIGTRAP:
+      return "reaches code that must not be reached";
+    default:
+      return "touches an address that does not exist, or has used up its stack";
   }
 }
 
 void on_late(int, siginfo_t*, void* context) {
   if (!S || !current) return;
   if (!S->aborted) {
-    std::string where = in_kernel(pc_of(context)) ? " at " + place(static_cast<const char*>(pc_of(context)) + 1)
-                                                  : std::string();
+    std::string where = in_kernel(pc_of(context))
+                            ? " at " + place(static_cast<const char*>(pc_of(context)) + 1)
+                            : std::string();
     if (where.empty()) {
       S->late = true;  // the runtime itself is running: the next switch or tick takes it from there
       return;
     }
-    fail("timeout", words("the launch ran past its limit of %u ms; ", S->o.time_limit_ms) + who(current) +
-                        " runs" + where + "; " + waiting());
+    fail("timeout", words("the launch ran past its limit of %u ms; ", S->o.time_limit_ms) +
+                        who(current) + " runs" + where + "; " + waiting());
   }
   if (in_kernel(pc_of(context))) leave_handler(LATE);
 }
@@ -75,7 +79,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
     return;
   }
   const void* pc = pc_of(context);
-  std::string where = in_kernel(pc)       ? " at " + place(static_cast<const char*>(pc) + 1)
+  std::string where = in_kernel(pc)      ? " at " + place(static_cast<const char*>(pc) + 1)
                       : current->entered ? " at " + place(current->entered)
                                          : " in a library function";
   fail("crash", who(current) + " " + cause(signal) + where);
@@ -85,7 +89,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
 }
 
 void set_handler(int signal, void (*handler)(int, siginfo_t*, void*)) {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = handler;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   sigemptyset(&action.sa_mask);
@@ -136,9 +140,13 @@ Watchdog::Watchdog(u32 milliseconds) : state_(std::make_unique<State>()) {
     }
   });
 }
-void Watchdog::watch_this_thread() {
+void Watchdog::watch(pthread_t thread) {
   std::lock_guard lock(state_->lock);
-  state_->watched.push_back(pthread_self());
+  state_->watched.push_back(thread);
+}
+void Watchdog::unwatch(pthread_t thread) {
+  std::lock_guard lock(state_->lock);
+  std::erase_if(state_->watched, [&](pthread_t t) { return pthread_equal(t, thread); });
 }
 Watchdog::~Watchdog() {
   {

@@ -1,13 +1,14 @@
 // A launch that runs too long, and a kernel that traps, end in a report.
 #pragma once
+#include <pthread.h>
 #include <signal.h>
 
 #include "state.h"
 
 namespace mh {
-void install_handlers();   // once for each launch
+void install_handlers();  // once for each launch
 void restore_handlers();
-class HandlerStack {       // lets the handlers run when a fiber's own stack is used up
+class HandlerStack {  // lets the handlers run when a fiber's own stack is used up
  public:
   HandlerStack();
   ~HandlerStack();
@@ -17,12 +18,13 @@ class HandlerStack {       // lets the handlers run when a fiber's own stack is 
   std::vector<char> memory_;
   stack_t previous_{};
 };
-class Watchdog {           // signals the given OS threads once the time is over
+class Watchdog {  // signals the given OS threads once the time is over
  public:
   explicit Watchdog(u32 milliseconds);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
-  void watch_this_thread();
+  void watch(pthread_t thread);
+  void unwatch(pthread_t thread);
 
  private:
   struct State;

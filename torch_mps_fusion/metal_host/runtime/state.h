@@ -128,19 +128,19 @@ struct Ring {  // FIFO of fibers
 };
 struct Group {  // a threadgroup in flight; reused for later ones
   u32 number, threads, live, arrived, barrier_flags;
-  u32 rank;              // how many threadgroups had started before it
-  u32 events;            // its atomics, barriers and pre-emptions: the places where it may be stopped
+  u32 rank;    // how many threadgroups had started before it
+  u32 events;  // its atomics, barriers and pre-emptions: the places where it may be stopped
   u32 budget, lost_after;
-  u32 quiet;             // barriers since a poll
+  u32 quiet;  // barriers since a poll
   bool lost;
-  size_t position;       // in Scheduler::runnable
+  size_t position;  // in Scheduler::runnable
   Site site;
   MhShared shared;
   void* locals[32];
   Ring ready;
   std::vector<Fiber> fibers;
   std::vector<Simd> simds;
-  char* memory;          // threadgroup memory
+  char* memory;  // threadgroup memory
   size_t used, capacity;
   std::vector<Variable> variables;
   Region shadow;

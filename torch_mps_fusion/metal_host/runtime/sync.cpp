@@ -22,8 +22,8 @@ void arrive(Fiber* f, Site site) {
   if (!s->arrived) {
     s->site = site;
   } else if (!(s->site == site)) {
-    fail("simdgroup-divergence", who(f) + " is at " + place(site) + ", other lanes wait at " +
-                                     place(s->site));
+    fail("simdgroup-divergence",
+         who(f) + " is at " + place(site) + ", other lanes wait at " + place(s->site));
     leave();
   }
   s->arrived++;
@@ -127,12 +127,14 @@ void mh_barrier(u32 flags, const char* file, int line) {
   }
   if (g->live != g->threads) {
     fail("barrier-divergence", words("threadgroup %u: threads come to the barrier at ", g->number) +
-                                   place(site) + words(" after %u have returned", g->threads - g->live));
+                                   place(site) +
+                                   words(" after %u have returned", g->threads - g->live));
     leave();
   }
   if (f->simd->arrived) {
     fail("simdgroup-divergence", who(f) + " is at the barrier at " + place(site) +
-                                     ", other lanes of its simdgroup wait at " + place(f->simd->site));
+                                     ", other lanes of its simdgroup wait at " +
+                                     place(f->simd->site));
     leave();
   }
   if (++g->arrived < g->threads) {
@@ -202,10 +204,9 @@ void* mh_threadgroup(const void* key, size_t bytes, size_t align, const char* na
   size_t total = bytes;
   for (Variable& x : g->variables) total += (x.bytes + 15) & ~size_t(15);
   if (total > S->o.threadgroup_limit || offset + bytes + gap > g->capacity) {
-    fail("threadgroup-memory",
-         words("`%s` at ", name) + place(Site{file, line}) +
-             words(" brings the threadgroup to %zu bytes; the limit is %u", total,
-                   S->o.threadgroup_limit));
+    fail("threadgroup-memory", words("`%s` at ", name) + place(Site{file, line}) +
+                                   words(" brings the threadgroup to %zu bytes; the limit is %u",
+                                         total, S->o.threadgroup_limit));
     leave();
   }
   g->used = offset + bytes + gap;

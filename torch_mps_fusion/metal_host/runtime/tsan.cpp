@@ -4,19 +4,15 @@
 
 using namespace mh;
 #define MH_PC __builtin_return_address(0)
-#define MH_SIZE(n)                                                                       \
-  void __tsan_read##n(void* p) { note_access(p, n, READ, MH_PC); }                       \
-  void __tsan_write##n(void* p) { note_access(p, n, WRITE, MH_PC); }                     \
-  void __tsan_unaligned_read##n(void* p) { note_access(p, n, READ, MH_PC); }             \
-  void __tsan_unaligned_write##n(void* p) { note_access(p, n, WRITE, MH_PC); }           \
-  void __tsan_volatile_read##n(void* p) { note_access(p, n, READ | COHERENT, MH_PC); }   \
-  void __tsan_volatile_write##n(void* p) { note_access(p, n, WRITE | COHERENT, MH_PC); } \
-  void __tsan_unaligned_volatile_read##n(void* p) {                                      \
-    note_access(p, n, READ | COHERENT, MH_PC);                                           \
-  }                                                                                      \
-  void __tsan_unaligned_volatile_write##n(void* p) {                                     \
-    note_access(p, n, WRITE | COHERENT, MH_PC);                                          \
-  }
+#define MH_SIZE(n)                                                                               \
+  void __tsan_read##n(void* p) { note_access(p, n, READ, MH_PC); }                               \
+  void __tsan_write##n(void* p) { note_access(p, n, WRITE, MH_PC); }                             \
+  void __tsan_unaligned_read##n(void* p) { note_access(p, n, READ, MH_PC); }                     \
+  void __tsan_unaligned_write##n(void* p) { note_access(p, n, WRITE, MH_PC); }                   \
+  void __tsan_volatile_read##n(void* p) { note_access(p, n, READ | COHERENT, MH_PC); }           \
+  void __tsan_volatile_write##n(void* p) { note_access(p, n, WRITE | COHERENT, MH_PC); }         \
+  void __tsan_unaligned_volatile_read##n(void* p) { note_access(p, n, READ | COHERENT, MH_PC); } \
+  void __tsan_unaligned_volatile_write##n(void* p) { note_access(p, n, WRITE | COHERENT, MH_PC); }
 extern "C" {
 MH_SIZE(1)
 MH_SIZE(2)

@@ -11,9 +11,9 @@ void other_lanes(Fiber* f, F each) {
     if (i != f->index) each(f->group->fibers[i]);
 }
 [[noreturn]] void waits_for_own_simdgroup(Fiber* f) {
-  fail("simdgroup-spin", who(f) + " waits at " + place(f->wait.pc) + " for " + name_of(f->wait.place) +
-                             words(", which thread %u of its own simdgroup writes",
-                                   f->wait.writer->index));
+  fail("simdgroup-spin",
+       who(f) + " waits at " + place(f->wait.pc) + " for " + name_of(f->wait.place) +
+           words(", which thread %u of its own simdgroup writes", f->wait.writer->index));
   leave();
 }
 }  // namespace
@@ -27,9 +27,9 @@ void lane_wrote(Fiber* f, const void* place) {
   });
 }
 
-void lane_read(Fiber* f, const void* place, const void* pc) {
+void lane_read(Fiber* f, const void* place, const void* pc, bool repeated) {
   f->last_place = place;
-  f->last_pc = pc;
+  f->last_pc = repeated ? pc : nullptr;
   if (!f->simd->waits) return;
   other_lanes(f, [&](Fiber& x) {
     if (x.wait.writer == f && x.wait.place == place && x.wait.pc == pc) x.wait.writer = nullptr;

@@ -55,14 +55,14 @@ template <class T>
 struct param {  // builtins
   static constexpr Param value{};
 };
-#define MSL_PARAM(SPACE)                                            \
-  template <class T>                                                \
-  struct param<SPACE T*> {                                          \
-    static constexpr Param value = describe<T>(0);                  \
-  };                                                                \
-  template <class T>                                                \
-  struct param<SPACE T&> {                                          \
-    static constexpr Param value = describe<T>(PARAM_REFERENCE);    \
+#define MSL_PARAM(SPACE)                                         \
+  template <class T>                                             \
+  struct param<SPACE T*> {                                       \
+    static constexpr Param value = describe<T>(0);               \
+  };                                                             \
+  template <class T>                                             \
+  struct param<SPACE T&> {                                       \
+    static constexpr Param value = describe<T>(PARAM_REFERENCE); \
   };
 MSL_PARAM(device)
 #ifndef MSL_NO_ADDRESS_SPACES
@@ -84,6 +84,6 @@ struct params<void(A...)> {
   static constexpr Param value[sizeof...(A) + 1] = {param<A>::value..., Param{}};
 };
 }  // namespace msl
-#define MSL_DESCRIBE(name, ...)                                         \
-  extern "C" __attribute__((visibility("default"), used)) const msl::Param* const \
-      mh_params_##name = msl::params<decltype(__VA_ARGS__)>::value;
+#define MSL_DESCRIBE(name, ...)                           \
+  extern "C" __attribute__((visibility("default"), used)) \
+  const msl::Param* const mh_params_##name = msl::params<decltype(__VA_ARGS__)>::value;

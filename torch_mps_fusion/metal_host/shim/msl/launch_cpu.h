@@ -1,10 +1,10 @@
 // How a kernel gets its arguments on this machine: the entry function is given a Thread.
 #pragma once
-#define MSL_THREADGROUP(name)                                                          \
-  static const char msl_key_##name = 0;                                                \
-  threadgroup msl_type_##name& name = *(threadgroup msl_type_##name*)(uintptr_t)       \
-      mh_threadgroup(&msl_key_##name, sizeof(msl_type_##name), alignof(msl_type_##name), #name, \
-                     __builtin_FILE(), __builtin_LINE());
+#define MSL_THREADGROUP(name)                                                                      \
+  static const char msl_key_##name = 0;                                                            \
+  threadgroup msl_type_##name& name = *(threadgroup msl_type_##name*)(uintptr_t)mh_threadgroup(    \
+      &msl_key_##name, sizeof(msl_type_##name), alignof(msl_type_##name), #name, __builtin_FILE(), \
+      __builtin_LINE());
 
 namespace msl {
 struct Pos {
@@ -46,36 +46,52 @@ MSL_NAMED(thread_index_in_quadgroup, (Pos{t->index & 3, 0, 0}))
 MSL_NAMED(simdgroups_per_threadgroup,
           (Pos{(t->shared->size.x * t->shared->size.y * t->shared->size.z + 31) / 32, 0, 0}))
 MSL_NAMED(dispatch_simdgroups_per_threadgroup,
-          (Pos{(t->shared->full_size.x * t->shared->full_size.y * t->shared->full_size.z + 31) / 32, 0, 0}))
+          (Pos{(t->shared->full_size.x * t->shared->full_size.y * t->shared->full_size.z + 31) / 32,
+               0, 0}))
 MSL_NAMED(threads_per_simdgroup, (Pos{32, 0, 0}))
 MSL_NAMED(thread_execution_width, (Pos{32, 0, 0}))
 
 struct Dv {
   void* p;
   template <class T>
-  MSL_METHOD operator device T*() const { return (device T*)(uintptr_t)p; }
+  MSL_METHOD operator device T*() const {
+    return (device T*)(uintptr_t)p;
+  }
   template <class T>
-  MSL_METHOD operator device T&() const { return *(device T*)(uintptr_t)p; }
+  MSL_METHOD operator device T&() const {
+    return *(device T*)(uintptr_t)p;
+  }
 };
 struct Cv {
   void* p;
   template <class T>
-  MSL_METHOD operator constant T*() const { return (constant T*)(uintptr_t)p; }
+  MSL_METHOD operator constant T*() const {
+    return (constant T*)(uintptr_t)p;
+  }
   template <class T>
-  MSL_METHOD operator constant T&() const { return *(constant T*)(uintptr_t)p; }
+  MSL_METHOD operator constant T&() const {
+    return *(constant T*)(uintptr_t)p;
+  }
 };
 struct Tv {
   void* p;
   template <class T>
-  MSL_METHOD operator threadgroup T*() const { return (threadgroup T*)(uintptr_t)p; }
+  MSL_METHOD operator threadgroup T*() const {
+    return (threadgroup T*)(uintptr_t)p;
+  }
   template <class T>
-  MSL_METHOD operator threadgroup T&() const { return *(threadgroup T*)(uintptr_t)p; }
+  MSL_METHOD operator threadgroup T&() const {
+    return *(threadgroup T*)(uintptr_t)p;
+  }
 };
 }  // namespace msl
-#define MSL_ENTRY(name)                                          \
-  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void \
-      mh_entry_##name(const msl::Thread* msl_thread)
-#define MSL_DEVICE(index) msl::Dv{msl_thread->shared->buffers[index]}
-#define MSL_CONSTANT(index) msl::Cv{msl_thread->shared->buffers[index]}
-#define MSL_LOCAL(index) msl::Tv{msl_thread->shared->threadgroups[index]}
+#define MSL_ENTRY(name)                                                                          \
+  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void mh_entry_##name( \
+      const msl::Thread* msl_thread)
+#define MSL_DEVICE(index) \
+  msl::Dv { msl_thread->shared->buffers[index] }
+#define MSL_CONSTANT(index) \
+  msl::Cv { msl_thread->shared->buffers[index] }
+#define MSL_LOCAL(index) \
+  msl::Tv { msl_thread->shared->threadgroups[index] }
 #define MSL_BUILTIN(name) msl::name(msl_thread)

@@ -2,6 +2,8 @@
 //   buffers[i]        address of buffer(i) in global memory
 //   threadgroups[i]   byte offset of threadgroup(i) in the launch's dynamic shared memory, a
 //                     multiple of 16
+// Everything is inlined into the entry, so that the threadgroup variables that a kernel needs are
+// those that its entry names.
 #pragma once
 namespace msl {
 constexpr uint BUFFERS = 31, THREADGROUPS = 31;
@@ -18,7 +20,7 @@ struct Pos {
   MSL_METHOD operator uint3() const { return (uint3){x, y, z}; }
   MSL_METHOD operator ushort3() const { return (ushort3){(ushort)x, (ushort)y, (ushort)z}; }
 };
-#define MSL_REGISTERS(name)                                                            \
+#define MSL_REGISTERS(name)                                                              \
   (Pos{(uint)__nvvm_read_ptx_sreg_##name##_x(), (uint)__nvvm_read_ptx_sreg_##name##_y(), \
        (uint)__nvvm_read_ptx_sreg_##name##_z()})
 #define MSL_NAMED(name, value) \
@@ -58,31 +60,48 @@ MSL_NAMED(thread_execution_width, (Pos{32, 0, 0}))
 struct Dv {
   void* p;
   template <class T>
-  MSL_METHOD operator device T*() const { return (device T*)(uintptr_t)p; }
+  MSL_METHOD operator device T*() const {
+    return (device T*)(uintptr_t)p;
+  }
   template <class T>
-  MSL_METHOD operator device T&() const { return *(device T*)(uintptr_t)p; }
+  MSL_METHOD operator device T&() const {
+    return *(device T*)(uintptr_t)p;
+  }
 };
 struct Cv {
   void* p;
   template <class T>
-  MSL_METHOD operator constant T*() const { return (constant T*)(uintptr_t)p; }
+  MSL_METHOD operator constant T*() const {
+    return (constant T*)(uintptr_t)p;
+  }
   template <class T>
-  MSL_METHOD operator constant T&() const { return *(constant T*)(uintptr_t)p; }
+  MSL_METHOD operator constant T&() const {
+    return *(constant T*)(uintptr_t)p;
+  }
 };
 extern threadgroup __attribute__((aligned(16))) char dynamic_memory[];
 struct Tv {
   uint offset;
   template <class T>
-  MSL_METHOD operator threadgroup T*() const { return (threadgroup T*)(dynamic_memory + offset); }
+  MSL_METHOD operator threadgroup T*() const {
+    return (threadgroup T*)(dynamic_memory + offset);
+  }
   template <class T>
-  MSL_METHOD operator threadgroup T&() const { return *(threadgroup T*)(dynamic_memory + offset); }
+  MSL_METHOD operator threadgroup T&() const {
+    return *(threadgroup T*)(dynamic_memory + offset);
+  }
 };
 }  // namespace msl
 #define MSL_THREADGROUP(name) \
   static threadgroup __attribute__((loader_uninitialized)) msl_type_##name name;
-#define MSL_ENTRY(name) \
-  extern "C" __attribute__((nvptx_kernel)) void name(msl::Arguments msl_arguments)
-#define MSL_DEVICE(index) msl::Dv{msl_arguments.buffers[index]}
-#define MSL_CONSTANT(index) msl::Cv{msl_arguments.buffers[index]}
-#define MSL_LOCAL(index) msl::Tv{msl_arguments.threadgroups[index]}
+// the prefix, which ptx.py takes away, keeps the entry from being an overload of the kernel
+#define MSL_ENTRY(name)                                                   \
+  extern "C" __attribute__((nvptx_kernel, flatten)) void mh_entry_##name( \
+      msl::Arguments msl_arguments)
+#define MSL_DEVICE(index) \
+  msl::Dv { msl_arguments.buffers[index] }
+#define MSL_CONSTANT(index) \
+  msl::Cv { msl_arguments.buffers[index] }
+#define MSL_LOCAL(index) \
+  msl::Tv { msl_arguments.threadgroups[index] }
 #define MSL_BUILTIN(name) msl::name()

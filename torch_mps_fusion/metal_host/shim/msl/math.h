@@ -39,25 +39,30 @@ MSL_FN float divide(float a, float b) { return a / b; }
 }  // namespace target
 }  // namespace msl
 
-#define MSL_MATH1(n)                                                                   \
-  template <class T>                                                                   \
-  MSL_FN msl::if_float<T> n(T x) {                                                     \
-    return msl::each([](float a) __attribute__((always_inline, nodebug)) { return msl::target::n(a); }, x); \
+#define MSL_MATH1(n)                                                                           \
+  template <class T>                                                                           \
+  MSL_FN msl::if_float<T> n(T x) {                                                             \
+    return msl::each(                                                                          \
+        [](float a) __attribute__((always_inline, nodebug)) { return msl::target::n(a); }, x); \
   }
-#define MSL_MATH2(n)                                                                            \
-  template <class T>                                                                            \
-  MSL_FN msl::if_float<T> n(T x, T y) {                                                         \
-    return msl::each([](float a, float b) __attribute__((always_inline, nodebug)) { return msl::target::n(a, b); }, x, y); \
+#define MSL_MATH2(n)                                                                               \
+  template <class T>                                                                               \
+  MSL_FN msl::if_float<T> n(T x, T y) {                                                            \
+    return msl::each([](float a, float b)                                                          \
+                         __attribute__((always_inline, nodebug)) { return msl::target::n(a, b); }, \
+                     x, y);                                                                        \
   }
-#define MSL_MATH_ALL \
-  MSL_MATH1(acos) MSL_MATH1(acosh) MSL_MATH1(asin) MSL_MATH1(asinh) MSL_MATH1(atan) \
-  MSL_MATH1(atanh) MSL_MATH1(ceil) MSL_MATH1(cos) MSL_MATH1(cosh) MSL_MATH1(cospi) MSL_MATH1(exp) \
-  MSL_MATH1(exp2) MSL_MATH1(exp10) MSL_MATH1(fabs) MSL_MATH1(floor) MSL_MATH1(fract) \
-  MSL_MATH1(log) MSL_MATH1(log2) MSL_MATH1(log10) MSL_MATH1(rint) MSL_MATH1(round) \
-  MSL_MATH1(rsqrt) MSL_MATH1(sin) MSL_MATH1(sinh) MSL_MATH1(sinpi) MSL_MATH1(sqrt) MSL_MATH1(tan) \
-  MSL_MATH1(tanh) MSL_MATH1(tanpi) MSL_MATH1(trunc) \
-  MSL_MATH2(atan2) MSL_MATH2(copysign) MSL_MATH2(divide) MSL_MATH2(fdim) MSL_MATH2(fmax) \
-  MSL_MATH2(fmin) MSL_MATH2(fmod) MSL_MATH2(nextafter) MSL_MATH2(pow) MSL_MATH2(powr)
+#define MSL_MATH_ALL                                                                               \
+  MSL_MATH1(acos)                                                                                  \
+  MSL_MATH1(acosh) MSL_MATH1(asin) MSL_MATH1(asinh) MSL_MATH1(atan) MSL_MATH1(atanh)               \
+      MSL_MATH1(ceil) MSL_MATH1(cos) MSL_MATH1(cosh) MSL_MATH1(cospi) MSL_MATH1(exp)               \
+          MSL_MATH1(exp2) MSL_MATH1(exp10) MSL_MATH1(fabs) MSL_MATH1(floor) MSL_MATH1(fract)       \
+              MSL_MATH1(log) MSL_MATH1(log2) MSL_MATH1(log10) MSL_MATH1(rint) MSL_MATH1(round)     \
+                  MSL_MATH1(rsqrt) MSL_MATH1(sin) MSL_MATH1(sinh) MSL_MATH1(sinpi) MSL_MATH1(sqrt) \
+                      MSL_MATH1(tan) MSL_MATH1(tanh) MSL_MATH1(tanpi) MSL_MATH1(trunc)             \
+                          MSL_MATH2(atan2) MSL_MATH2(copysign) MSL_MATH2(divide) MSL_MATH2(fdim)   \
+                              MSL_MATH2(fmax) MSL_MATH2(fmin) MSL_MATH2(fmod) MSL_MATH2(nextafter) \
+                                  MSL_MATH2(pow) MSL_MATH2(powr)
 
 namespace metal {
 MSL_MATH_ALL
@@ -71,12 +76,13 @@ MSL_MATH_ALL
 namespace fast {
 MSL_MATH_ALL
 MSL_MATH1(saturate)
-}
+}  // namespace fast
 
 template <class T>
 MSL_FN msl::if_float<T> fma(T a, T b, T c) {
-  return msl::each(
-      [](float x, float y, float z) __attribute__((always_inline, nodebug)) { return msl::target::fma(x, y, z); }, a, b, c);
+  return msl::each([](float x, float y, float z) __attribute__((
+                       always_inline, nodebug)) { return msl::target::fma(x, y, z); },
+                   a, b, c);
 }
 template <class T>
 MSL_FN msl::if_float<T> mad(T a, T b, T c) {
@@ -86,7 +92,8 @@ template <class T, class U>
 MSL_FN msl::if_float<T> ldexp(T x, U n) {
   if constexpr (msl::is_vector<T>) {
     T r;
-    for (int i = 0; i < msl::vt<T>::N; ++i) r[i] = (msl::elem<T>)msl::target::ldexp((float)x[i], n[i]);
+    for (int i = 0; i < msl::vt<T>::N; ++i)
+      r[i] = (msl::elem<T>)msl::target::ldexp((float)x[i], n[i]);
     return r;
   } else {
     return (T)msl::target::ldexp((float)x, n);
@@ -111,12 +118,15 @@ MSL_FN msl::if_float<T> mix(T a, T b, T t) {
   return a + (b - a) * t;
 }
 template <class T>
-MSL_FN typename msl::enable<msl::is_vector<T> && msl::is_float<msl::elem<T>>, T>::type mix(T a, T b, msl::elem<T> t) {
+MSL_FN typename msl::enable<msl::is_vector<T> && msl::is_float<msl::elem<T>>, T>::type mix(
+    T a, T b, msl::elem<T> t) {
   return a + (b - a) * t;
 }
 template <class T>
 MSL_FN msl::if_float<T> step(T edge, T x) {
-  return msl::each([](float e, float v) __attribute__((always_inline, nodebug)) { return v < e ? 0.0f : 1.0f; }, edge, x);
+  return msl::each([](float e, float v)
+                       __attribute__((always_inline, nodebug)) { return v < e ? 0.0f : 1.0f; },
+                   edge, x);
 }
 template <class T>
 MSL_FN msl::if_float<T> smoothstep(T lo, T hi, T x) {

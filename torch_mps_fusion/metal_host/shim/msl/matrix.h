@@ -13,18 +13,22 @@ struct matrix {
   }
   MSL_METHOD matrix(column a, column b) : columns{a, b} { static_assert(C == 2); }
   MSL_METHOD matrix(column a, column b, column c) : columns{a, b, c} { static_assert(C == 3); }
-  MSL_METHOD matrix(column a, column b, column c, column d) : columns{a, b, c, d} { static_assert(C == 4); }
+  MSL_METHOD matrix(column a, column b, column c, column d) : columns{a, b, c, d} {
+    static_assert(C == 4);
+  }
   MSL_METHOD thread column& operator[](int c) { return columns[c]; }
   MSL_METHOD column operator[](int c) const { return columns[c]; }
 };
 template <class T, int C, int R>
-MSL_FN typename matrix<T, C, R>::column operator*(matrix<T, C, R> m, typename matrix<T, C, R>::row v) {
+MSL_FN typename matrix<T, C, R>::column operator*(matrix<T, C, R> m,
+                                                  typename matrix<T, C, R>::row v) {
   typename matrix<T, C, R>::column r = m.columns[0] * v[0];
   for (int c = 1; c < C; ++c) r += m.columns[c] * v[c];
   return r;
 }
 template <class T, int C, int R>
-MSL_FN typename matrix<T, C, R>::row operator*(typename matrix<T, C, R>::column v, matrix<T, C, R> m) {
+MSL_FN typename matrix<T, C, R>::row operator*(typename matrix<T, C, R>::column v,
+                                               matrix<T, C, R> m) {
   typename matrix<T, C, R>::row r;
   for (int c = 0; c < C; ++c) r[c] = dot(v, m.columns[c]);
   return r;
@@ -41,7 +45,9 @@ MSL_FN matrix<T, C, R> operator*(matrix<T, C, R> m, T s) {
   return m;
 }
 template <class T, int C, int R>
-MSL_FN matrix<T, C, R> operator*(T s, matrix<T, C, R> m) { return m * s; }
+MSL_FN matrix<T, C, R> operator*(T s, matrix<T, C, R> m) {
+  return m * s;
+}
 template <class T, int C, int R>
 MSL_FN matrix<T, C, R> operator+(matrix<T, C, R> a, matrix<T, C, R> b) {
   for (int c = 0; c < C; ++c) a.columns[c] += b.columns[c];

@@ -12,15 +12,17 @@
 //     b,  8 x 16:  b.x row r at k = 2p, 2p + 1;  b.y the same, k + 8
 //     d, 16 x 8:   d.x, d.y row r, columns 2p, 2p + 1;  d.z, d.w the same, row r + 8
 //   Two elements share a word, the lower k in the lower half.
+// The instructions are not volatile: they depend on nothing but their operands, and what keeps them
+// in their branch is that every function is compiled as convergent.
 #pragma once
 namespace msl {
 MSL_FN uint native_row(uint lane) { return lane >> 2; }
 MSL_FN uint native_pair(uint lane) { return lane & 3; }
-#define MSL_MMA16(type, d, a, b)                                                            \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                       \
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                 \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                             \
-               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y))
+#define MSL_MMA16(type, d, a, b)                                   \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y))
 template <class T>
 MSL_FN void native_mma(float4& acc, uint4 a, uint2 b) {
   static_assert(same<T, bfloat> || same<T, half>, "native_mma<T>: bfloat or half");
@@ -44,11 +46,11 @@ MSL_FN uint matrix_lane(uint r, uint c) {
 MSL_FN uint to_native(uint l) { return matrix_lane(native_row(l), native_pair(l) * 2); }
 MSL_FN uint from_native(uint l) { return matrix_row(l) * 4 + matrix_col(l) / 2; }
 
-#define MSL_MMA8(type, d, a, b, c)                                                          \
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." type "." type                        \
-               ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%9};"                          \
-               : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                             \
-               : "r"(a), "r"(0), "r"(b), "f"(c[0]), "f"(c[1]), "f"(0.0f))
+#define MSL_MMA8(type, d, a, b, c)                          \
+  asm("mma.sync.aligned.m16n8k8.row.col.f32." type "." type \
+      ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%9};"   \
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])      \
+      : "r"(a), "r"(0), "r"(b), "f"(c[0]), "f"(c[1]), "f"(0.0f))
 template <class T>
 struct Two {
   T x[2];
@@ -60,7 +62,7 @@ MSL_FN void tensor_product(float (&d)[2], T a0, T a1, T b0, T b1, float c0, floa
   const uint b = from_lane(bits<uint>(Two<T>{{b0, b1}}), source);
   const Two<float> c = from_lane(Two<float>{{c0, c1}}, source);
   uint columns;  // the second operand is wanted by columns
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(b));
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(b));
   float r[4];
   if constexpr (same<T, bfloat>)
     MSL_MMA8("bf16", r, a, columns, c.x);

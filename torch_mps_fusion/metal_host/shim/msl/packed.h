@@ -2,8 +2,8 @@
 #pragma once
 // A packed type is the vector type with its alignment lowered: component access, swizzles and
 // conversions are those of the vector.
-#define MSL_PACKED(T)                                                                \
-  typedef T packed_##T##2 __attribute__((ext_vector_type(2), aligned(sizeof(T))));   \
+#define MSL_PACKED(T)                                                              \
+  typedef T packed_##T##2 __attribute__((ext_vector_type(2), aligned(sizeof(T)))); \
   typedef T packed_##T##4 __attribute__((ext_vector_type(4), aligned(sizeof(T))));
 MSL_PACKED(char)
 MSL_PACKED(uchar)
@@ -16,14 +16,14 @@ MSL_PACKED(half)
 MSL_PACKED(bfloat)
 MSL_PACKED(float)
 // Three components take three elements of memory, which no vector type of clang does.
-#define MSL_PACKED3(T)                                                            \
-  struct packed_##T##3 {                                                          \
-    T x, y, z;                                                                    \
-    packed_##T##3() = default;                                                    \
-    MSL_METHOD constexpr packed_##T##3(T a, T b, T c) : x(a), y(b), z(c) {}       \
-    MSL_METHOD packed_##T##3(T##3 v) : x(v.x), y(v.y), z(v.z) {}                  \
-    MSL_METHOD explicit packed_##T##3(T a) : x(a), y(a), z(a) {}                  \
-    MSL_METHOD operator T##3() const { return T##3{x, y, z}; }                    \
+#define MSL_PACKED3(T)                                                      \
+  struct packed_##T##3 {                                                    \
+    T x, y, z;                                                              \
+    packed_##T##3() = default;                                              \
+    MSL_METHOD constexpr packed_##T##3(T a, T b, T c) : x(a), y(b), z(c) {} \
+    MSL_METHOD packed_##T##3(T##3 v) : x(v.x), y(v.y), z(v.z) {}            \
+    MSL_METHOD explicit packed_##T##3(T a) : x(a), y(a), z(a) {}            \
+    MSL_METHOD operator T##3() const { return T##3 {x, y, z}; }             \
   };
 MSL_PACKED3(char)
 MSL_PACKED3(uchar)

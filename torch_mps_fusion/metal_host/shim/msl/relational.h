@@ -32,17 +32,17 @@ MSL_FN T select(T a, T b, B c) {
     return c ? b : a;
   }
 }
-#define MSL_PREDICATE(n, expression)                                        \
-  template <class T>                                                        \
-  MSL_FN msl::if_float<T, msl::as_wide<T, bool>> n(T x) {                   \
+#define MSL_PREDICATE(n, expression)                                                               \
+  template <class T>                                                                               \
+  MSL_FN msl::if_float<T, msl::as_wide<T, bool>> n(T x) {                                          \
     auto one = [](float v) __attribute__((always_inline, nodebug)) -> bool { return expression; }; \
-    if constexpr (msl::is_vector<T>) {                                      \
-      msl::as_wide<T, bool> r;                                              \
-      for (int i = 0; i < msl::vt<T>::N; ++i) r[i] = one((float)x[i]);      \
-      return r;                                                             \
-    } else {                                                                \
-      return one((float)x);                                                 \
-    }                                                                       \
+    if constexpr (msl::is_vector<T>) {                                                             \
+      msl::as_wide<T, bool> r;                                                                     \
+      for (int i = 0; i < msl::vt<T>::N; ++i) r[i] = one((float)x[i]);                             \
+      return r;                                                                                    \
+    } else {                                                                                       \
+      return one((float)x);                                                                        \
+    }                                                                                              \
   }
 MSL_PREDICATE(isnan, __builtin_isnan(v))
 MSL_PREDICATE(isinf, __builtin_isinf(v))

@@ -31,25 +31,27 @@ MSL_FN simdgroup_matrix<T, R, C> make_diagonal_simdgroup_matrix(T x) {
   m.elements[1] = r == c + 1 ? x : T(0);
   return m;
 }
-#define MSL_MATRIX_LOAD(SPACE)                                                                          \
-  template <class T, class U>                                                                           \
-  MSL_FN void simdgroup_load(thread simdgroup_matrix<T, 8, 8>& d, SPACE U* p, ulong stride = 8,         \
-                             ulong2 origin = (ulong2)(0), bool transposed = false) {                    \
-    static_assert(msl::same<T, typename msl::plain<U>::type>, "simdgroup_load: element types differ");  \
-    uint l = msl::target::lane(), r = msl::target::matrix_row(l), c = msl::target::matrix_col(l);       \
-    for (uint i = 0; i < 2; ++i)                                                                        \
-      d.elements[i] = transposed ? p[(origin.y + c + i) * stride + origin.x + r]                        \
-                                 : p[(origin.y + r) * stride + origin.x + c + i];                       \
+#define MSL_MATRIX_LOAD(SPACE)                                                                    \
+  template <class T, class U>                                                                     \
+  MSL_FN void simdgroup_load(thread simdgroup_matrix<T, 8, 8>& d, SPACE U* p, ulong stride = 8,   \
+                             ulong2 origin = (ulong2)(0), bool transposed = false) {              \
+    static_assert(msl::same<T, typename msl::plain<U>::type>,                                     \
+                  "simdgroup_load: element types differ");                                        \
+    uint l = msl::target::lane(), r = msl::target::matrix_row(l), c = msl::target::matrix_col(l); \
+    for (uint i = 0; i < 2; ++i)                                                                  \
+      d.elements[i] = transposed ? p[(origin.y + c + i) * stride + origin.x + r]                  \
+                                 : p[(origin.y + r) * stride + origin.x + c + i];                 \
   }
-#define MSL_MATRIX_STORE(SPACE)                                                                         \
-  template <class T, class U>                                                                           \
-  MSL_FN void simdgroup_store(simdgroup_matrix<T, 8, 8> d, SPACE U* p, ulong stride = 8,                \
-                              ulong2 origin = (ulong2)(0), bool transposed = false) {                   \
-    static_assert(msl::same<T, typename msl::plain<U>::type>, "simdgroup_store: element types differ"); \
-    uint l = msl::target::lane(), r = msl::target::matrix_row(l), c = msl::target::matrix_col(l);       \
-    for (uint i = 0; i < 2; ++i)                                                                        \
-      (transposed ? p[(origin.y + c + i) * stride + origin.x + r]                                       \
-                  : p[(origin.y + r) * stride + origin.x + c + i]) = d.elements[i];                     \
+#define MSL_MATRIX_STORE(SPACE)                                                                   \
+  template <class T, class U>                                                                     \
+  MSL_FN void simdgroup_store(simdgroup_matrix<T, 8, 8> d, SPACE U* p, ulong stride = 8,          \
+                              ulong2 origin = (ulong2)(0), bool transposed = false) {             \
+    static_assert(msl::same<T, typename msl::plain<U>::type>,                                     \
+                  "simdgroup_store: element types differ");                                       \
+    uint l = msl::target::lane(), r = msl::target::matrix_row(l), c = msl::target::matrix_col(l); \
+    for (uint i = 0; i < 2; ++i)                                                                  \
+      (transposed ? p[(origin.y + c + i) * stride + origin.x + r]                                 \
+                  : p[(origin.y + r) * stride + origin.x + c + i]) = d.elements[i];               \
   }
 MSL_MATRIX_LOAD(device)
 MSL_MATRIX_STORE(device)
@@ -59,8 +61,9 @@ MSL_MATRIX_STORE(threadgroup)
 MSL_MATRIX_LOAD(constant)
 #endif
 template <class D, class A, class B, class C>
-MSL_FN void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d, simdgroup_matrix<A, 8, 8> a,
-                                          simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c, MSL_SITE) {
+MSL_FN void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8>& d,
+                                          simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b,
+                                          simdgroup_matrix<C, 8, 8> c, MSL_SITE) {
   D r[2];
   msl::target::multiply_accumulate(r, a.elements[0], a.elements[1], b.elements[0], b.elements[1],
                                    c.elements[0], c.elements[1], MSL_HERE);
@@ -73,7 +76,8 @@ MSL_FN void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8>& d, simdgroup_ma
   simdgroup_multiply_accumulate(d, a, b, simdgroup_matrix<D, 8, 8>(D(0)), MSL_HERE);
 }
 template <class T>
-MSL_FN simdgroup_matrix<T, 8, 8> operator*(simdgroup_matrix<T, 8, 8> a, simdgroup_matrix<T, 8, 8> b) {
+MSL_FN simdgroup_matrix<T, 8, 8> operator*(simdgroup_matrix<T, 8, 8> a,
+                                           simdgroup_matrix<T, 8, 8> b) {
   simdgroup_matrix<T, 8, 8> d;
   simdgroup_multiply(d, a, b);
   return d;

@@ -26,12 +26,14 @@ enum thread_scope {
   thread_scope_device,
   thread_scope_system
 };
-MSL_FN void threadgroup_barrier(mem_flags flags, MSL_SITE) { msl::target::barrier((uint)flags, MSL_HERE); }
-MSL_FN void threadgroup_barrier(mem_flags flags, thread_scope, MSL_SITE) {
+MSL_FN void threadgroup_barrier(mem_flags flags, MSL_SITE) {
   msl::target::barrier((uint)flags, MSL_HERE);
 }
-MSL_FN void simdgroup_barrier(mem_flags flags, MSL_SITE) { msl::target::simd_barrier((uint)flags, MSL_HERE); }
-MSL_FN void atomic_thread_fence(mem_flags flags, memory_order order, thread_scope scope = thread_scope_device) {
+MSL_FN void simdgroup_barrier(mem_flags flags, MSL_SITE) {
+  msl::target::simd_barrier((uint)flags, MSL_HERE);
+}
+MSL_FN void atomic_thread_fence(mem_flags flags, memory_order order,
+                                thread_scope scope = thread_scope_device) {
   msl::target::fence((uint)flags, (uint)order, (uint)scope);
 }
 }  // namespace metal

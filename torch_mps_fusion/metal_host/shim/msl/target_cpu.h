@@ -133,7 +133,8 @@ MSL_FN T shuffle(T v, uint source, MSL_SITE_ARG) {
 template <class Op, class T>
 MSL_UNCHECKED static void combine(void* slots, uint live) {
   T t[32];
-  for (uint i = 0; i < 32; ++i) t[i] = (live >> i & 1) ? slot<T>(slots, i) : Op::template identity<T>();
+  for (uint i = 0; i < 32; ++i)
+    t[i] = (live >> i & 1) ? slot<T>(slots, i) : Op::template identity<T>();
   for (uint o = 16; o; o >>= 1)
     for (uint i = 0; i < o; ++i) t[i] = Op::apply(t[i], t[i + o]);
   for (uint i = 0; i < 32; ++i) set_slot(slots, i, t[0]);
@@ -187,15 +188,33 @@ MSL_FN uint ballot(bool b, MSL_SITE_ARG) {
 }
 
 // ---- relaxed atomics; the order of the enumerators is that of runtime/abi.h
-struct Add { static constexpr uint code = 3; };
-struct Sub { static constexpr uint code = 4; };
-struct And { static constexpr uint code = 5; };
-struct Or { static constexpr uint code = 6; };
-struct Xor { static constexpr uint code = 7; };
-struct Min { static constexpr uint code = 8; };
-struct Max { static constexpr uint code = 9; };
+struct Add {
+  static constexpr uint code = 3;
+};
+struct Sub {
+  static constexpr uint code = 4;
+};
+struct And {
+  static constexpr uint code = 5;
+};
+struct Or {
+  static constexpr uint code = 6;
+};
+struct Xor {
+  static constexpr uint code = 7;
+};
+struct Min {
+  static constexpr uint code = 8;
+};
+struct Max {
+  static constexpr uint code = 9;
+};
 template <class T>
-constexpr uint atomic_type = same<T, float> ? 2 : sizeof(T) == 8 ? 3 : sizeof(T) == 1 ? 4 : __is_signed(T) ? 1 : 0;
+constexpr uint atomic_type = same<T, float>   ? 2
+                             : sizeof(T) == 8 ? 3
+                             : sizeof(T) == 1 ? 4
+                             : __is_signed(T) ? 1
+                                              : 0;
 template <class T>
 MSL_FN ulong widen(T v) {
   return (ulong)bits<typename uint_of<sizeof(T)>::type>(v);

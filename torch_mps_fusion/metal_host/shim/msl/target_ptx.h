@@ -1,7 +1,7 @@
 // The target PTX, compute capability 9.0: see target.h for what a target provides.
 //
-// Scopes and orders are spelled in inline assembly, because clang's scoped atomics lose the scope on
-// this target: loads and fences become .sys. Here
+// Scopes and orders are spelled in inline assembly, because clang's scoped atomics lose the scope
+// on this target: loads and fences become .sys. Here
 //   device atomics        are relaxed.gpu in .global
 //   threadgroup atomics   are relaxed.cta in .shared
 //   fences                are fence.sc for seq_cst and fence.acq_rel for the other orders, .cta for
@@ -28,29 +28,39 @@
 #define MSL_SITE_ARG int msl_site
 #define MSL_HERE msl_site
 
-extern "C" {
-#define MSL_LIBDEVICE1(n) float __nv_##n##f(float);
-#define MSL_LIBDEVICE2(n) float __nv_##n##f(float, float);
-#define MSL_LIBDEVICE(ONE, TWO)                                                                  \
-  ONE(exp) ONE(exp2) ONE(log) ONE(log2) ONE(log10) ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos) \
-  ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf)              \
-  TWO(pow) TWO(atan2) TWO(fmod) TWO(nextafter)
-MSL_LIBDEVICE(MSL_LIBDEVICE1, MSL_LIBDEVICE2)
-float __nv_ldexpf(float, int);
-float __nv_frexpf(float, int*);
-#undef MSL_LIBDEVICE1
-#undef MSL_LIBDEVICE2
-}
-
 namespace msl::target {
-#define MSL_LIBDEVICE1(n) \
+#define MSL_LIBDEVICE1(n)              \
+  extern "C" float __nv_##n##f(float); \
   MSL_FN float n(float x) { return __nv_##n##f(x); }
-#define MSL_LIBDEVICE2(n) \
+#define MSL_LIBDEVICE2(n)                     \
+  extern "C" float __nv_##n##f(float, float); \
   MSL_FN float n(float x, float y) { return __nv_##n##f(x, y); }
-MSL_LIBDEVICE(MSL_LIBDEVICE1, MSL_LIBDEVICE2)
+MSL_LIBDEVICE1(exp)
+MSL_LIBDEVICE1(exp2)
+MSL_LIBDEVICE1(log)
+MSL_LIBDEVICE1(log2)
+MSL_LIBDEVICE1(log10)
+MSL_LIBDEVICE1(sin)
+MSL_LIBDEVICE1(cos)
+MSL_LIBDEVICE1(tan)
+MSL_LIBDEVICE1(asin)
+MSL_LIBDEVICE1(acos)
+MSL_LIBDEVICE1(atan)
+MSL_LIBDEVICE1(sinh)
+MSL_LIBDEVICE1(cosh)
+MSL_LIBDEVICE1(tanh)
+MSL_LIBDEVICE1(asinh)
+MSL_LIBDEVICE1(acosh)
+MSL_LIBDEVICE1(atanh)
+MSL_LIBDEVICE1(erf)
+MSL_LIBDEVICE2(pow)
+MSL_LIBDEVICE2(atan2)
+MSL_LIBDEVICE2(fmod)
+MSL_LIBDEVICE2(nextafter)
 #undef MSL_LIBDEVICE1
 #undef MSL_LIBDEVICE2
-#undef MSL_LIBDEVICE
+extern "C" float __nv_ldexpf(float, int);
+extern "C" float __nv_frexpf(float, int*);
 // correctly rounded operations, as on the host
 MSL_FN float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 MSL_FN float ldexp(float x, int n) { return __nv_ldexpf(x, n); }
@@ -135,26 +145,26 @@ struct is_device<device T*> {
   static constexpr bool value = true;
 };
 // One instruction in either space; TEXT %0 is the result, %1 the address, %2 the operand.
-#define MSL_ATOM(P, op, suffix, out, p, ...)                                               \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
+#define MSL_ATOM(P, op, suffix, out, p, ...)                                                     \
+  do {                                                                                           \
+    if constexpr (is_device<P>::value)                                                           \
       asm volatile("atom.relaxed.gpu.global." op suffix : out : "l"(p), __VA_ARGS__ : "memory"); \
-    else                                                                                   \
+    else                                                                                         \
       asm volatile("atom.relaxed.cta.shared." op suffix : out : "l"(p), __VA_ARGS__ : "memory"); \
   } while (0)
-#define MSL_LOAD(P, type, out, p)                                                          \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
-      asm volatile("ld.relaxed.gpu.global." type " %0, [%1];" : out : "l"(p) : "memory");  \
-    else                                                                                   \
-      asm volatile("ld.relaxed.cta.shared." type " %0, [%1];" : out : "l"(p) : "memory");  \
+#define MSL_LOAD(P, type, out, p)                                                         \
+  do {                                                                                    \
+    if constexpr (is_device<P>::value)                                                    \
+      asm volatile("ld.relaxed.gpu.global." type " %0, [%1];" : out : "l"(p) : "memory"); \
+    else                                                                                  \
+      asm volatile("ld.relaxed.cta.shared." type " %0, [%1];" : out : "l"(p) : "memory"); \
   } while (0)
-#define MSL_STORE(P, type, p, in)                                                          \
-  do {                                                                                     \
-    if constexpr (is_device<P>::value)                                                     \
-      asm volatile("st.relaxed.gpu.global." type " [%0], %1;" ::"l"(p), in : "memory");    \
-    else                                                                                   \
-      asm volatile("st.relaxed.cta.shared." type " [%0], %1;" ::"l"(p), in : "memory");    \
+#define MSL_STORE(P, type, p, in)                                                       \
+  do {                                                                                  \
+    if constexpr (is_device<P>::value)                                                  \
+      asm volatile("st.relaxed.gpu.global." type " [%0], %1;" ::"l"(p), in : "memory"); \
+    else                                                                                \
+      asm volatile("st.relaxed.cta.shared." type " [%0], %1;" ::"l"(p), in : "memory"); \
   } while (0)
 
 template <class T, class P>

@@ -66,8 +66,8 @@ typedef __bf16 bfloat;
 
 constexpr half operator""h(long double x) { return (half)x; }
 constexpr half operator""h(unsigned long long x) { return (half)x; }
-constexpr half operator""H(long double x) { return (half)x; }
-constexpr half operator""H(unsigned long long x) { return (half)x; }
+constexpr half operator"" H(long double x) { return (half)x; }
+constexpr half operator"" H(unsigned long long x) { return (half)x; }
 
 namespace msl {
 template <bool B, class T = void>

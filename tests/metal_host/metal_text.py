@@ -1,4 +1,4 @@
-"""Small shaders that several tests share."""
+"""MSL texts that several tests share."""
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -32,7 +32,9 @@ kernel void two_stages(device const float* x [[buffer(0)]],
     } else {
       if (tid == 0) {
         uint n = 0;
-        while (atomic_load_explicit(&status[0], memory_order_relaxed) < tiles && (!limit || n < limit)) ++n;
+        while (atomic_load_explicit(&status[0], memory_order_relaxed) < tiles &&
+               (!limit || n < limit))
+          ++n;
         good = !limit || n < limit;
         if (!good) atomic_store_explicit(&status[2], 1u, memory_order_relaxed);
         FENCE;
