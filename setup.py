@@ -52,7 +52,7 @@ def compile_args() -> list[str]:
 extension = CppExtension(
     "torch_mps_fusion._C",
     sources(),
-    include_dirs=[str(ROOT / "csrc")],
+    include_dirs=[str(ROOT / "csrc"), str(ROOT)],
     define_macros=[("Py_LIMITED_API", "0x030A0000")],
     extra_compile_args=compile_args(),
     extra_link_args=["-framework", "Metal", "-framework", "Foundation"] if DARWIN else ["-fopenmp"],

@@ -25,7 +25,8 @@ class Encoder {
   virtual void barrier() = 0;
 };
 
-// Encodes every dispatch of the program; `buffers` are the program's, by index.
+// Encodes every dispatch of the program, none of which may be a product; `buffers` are the
+// program's, by index. Order against earlier and later work is the caller's.
 void encode(const plan::Program& program, const std::vector<BufferView>& buffers, Encoder& encoder);
 
 }  // namespace tmf

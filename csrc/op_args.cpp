@@ -5,6 +5,7 @@
 #include <c10/core/SymInt.h>
 
 #include "errors.h"
+#include "packed_weight.h"
 
 namespace tmf {
 namespace {
@@ -150,14 +151,31 @@ void check_projection(const Checks& checks, const char* op, const std::vector<at
     const std::string one = text(name, "[", i, "]");
     checks.place(tensors[i], one);
     checks.dtype(tensors[i], one, {type});
-    checks.shape(tensors[i], one, sizes[i], "(rows, columns)");
+    checks.shape(tensors[i], one, sizes[i],
+                 sizes[i].size() == 1 ? "(elements in whole tiles)" : "(rows, columns)");
   }
 }
 
-void check_weights(const Checks& checks, const char* op, const LayerArgs& a) {
+// One flat tensor: (n, k) in whole tiles of 16 rows.
+void check_packed(const Checks& checks, const char* op, const std::vector<at::Tensor>& tensors,
+                  const std::string& name, c10::ScalarType type, const SymInt& n, const SymInt& k) {
+  const SymInt elements = (n + 15) / 16 * 16 * k;
+  check_projection(checks, op, tensors, name, type, {{elements}}, "one packed tensor");
+  if (!holds(tensors[0].sym_stride(0).sym_eq(1))) {
+    refuse(op, name + "[0]", text("strides ", tensors[0].sym_strides()), "contiguous");
+  }
+}
+
+void check_projections(const Checks& checks, const char* op, const LayerArgs& a) {
   const c10::ScalarType type = a.hidden.scalar_type();
   const SymInt hidden = a.hidden.sym_size(2);
   const Sizes qkv{a.conv_dim(), hidden}, z{a.value_dim(), hidden}, gate{a.num_v_heads, hidden};
+  if (a.weight_format != "rows") {
+    const int64_t rows = a.conv_dim() + a.value_dim() + 2 * a.num_v_heads;
+    check_packed(checks, op, a.in_proj, "in_proj", type, rows, hidden);
+    check_packed(checks, op, a.out_proj, "out_proj", type, hidden, a.value_dim());
+    return;
+  }
   const bool joined = a.in_proj.size() == 1;
   const std::vector<Sizes> rows =
       joined ? std::vector<Sizes>{{a.conv_dim() + a.value_dim() + 2 * a.num_v_heads, hidden}}
@@ -166,7 +184,12 @@ void check_weights(const Checks& checks, const char* op, const LayerArgs& a) {
                    "one tensor with the rows of q, k, v, z, b, a, or four: qkv, z, b, a");
   check_projection(checks, op, a.out_proj, "out_proj", type, {{hidden, a.value_dim()}},
                    "one tensor");
+}
 
+void check_weights(const Checks& checks, const char* op, const LayerArgs& a) {
+  const c10::ScalarType type = a.hidden.scalar_type();
+  const SymInt hidden = a.hidden.sym_size(2);
+  check_projections(checks, op, a);
   checks.place(a.conv_weight, "conv_weight");
   checks.dtype(a.conv_weight, "conv_weight", {type});
   checks.rank(a.conv_weight, "conv_weight", 2, "(conv_dim, K)");
@@ -237,10 +260,29 @@ void check(const char* op, const LayerArgs& a) {
   checks.positive(a.head_v_dim, "head_v_dim");
   checks.heads(a.num_k_heads, a.num_v_heads);
   if (!(a.eps >= 0)) refuse(op, "eps", text(a.eps), "a number >= 0");
+  if (a.weight_format != "rows" && lanes_of(a.weight_format).empty()) {
+    refuse(op, "weight_format", text("'", a.weight_format, "'"), weight_format_names());
+  }
   check_weights(checks, op, a);
   check_states(checks, op, a);
   checks.mask(a.mask, a.hidden.sym_size(0), a.hidden.sym_size(1));
   check_written_apart(checks, a);
+}
+
+void check(const char* op, const LinearArgs& a) {
+  const Checks checks(op, a.x);
+  check_floating(checks, a.x, "x");
+  if (a.x.dim() < 1) refuse(op, "x", Checks::shape_of(a.x), "(.., in_features)");
+  if (lanes_of(a.weight_format).empty()) {
+    refuse(op, "weight_format", text("'", a.weight_format, "'"),
+           weight_format_names().substr(sizeof("'rows', ") - 1));
+  }
+  checks.positive(a.out_features, "out_features");
+  const SymInt k = a.x.sym_size(-1);
+  if (holds(k.sym_lt(1)) || !holds((k % 32).sym_eq(0))) {
+    refuse(op, "x", Checks::shape_of(a.x), "(.., in_features), a positive multiple of 32");
+  }
+  check_packed(checks, op, a.weight, "weight", a.x.scalar_type(), a.out_features, k);
 }
 
 void check(const char* op, const RuleArgs& a) {

@@ -20,7 +20,8 @@ namespace tmf {
 // width, W width of the convolution state (W >= K - 1), C = 2 Hk Dk + Hv Dv convolution channels.
 struct LayerArgs {
   at::Tensor hidden;                 // (B, T, H); its dtype is the layer's
-  std::vector<at::Tensor> in_proj;   // rows q, k, v, z, b, a: one tensor, or qkv, z, b, a
+  std::vector<at::Tensor> in_proj;   // rows q, k, v, z, b, a: one tensor, or qkv, z, b, a; packed:
+                                     // one flat tensor, as out_proj
   at::Tensor conv_weight;            // (C, K)
   at::Tensor A_log, dt_bias;         // (Hv), the layer's dtype or float32
   at::Tensor norm_weight;            // (Dv)
@@ -33,8 +34,8 @@ struct LayerArgs {
   HeadMap head_map;
   double eps;
   Variant variant;
-  std::string weight_format;
-  bool in_place;  // the states are written
+  std::string weight_format;  // "rows", or a packed one
+  bool in_place;              // the states are written
 
   int64_t key_dim() const { return num_k_heads * head_k_dim; }
   int64_t value_dim() const { return num_v_heads * head_v_dim; }
@@ -65,7 +66,15 @@ struct ConvArgs {
   bool in_place;
 };
 
+struct LinearArgs {
+  at::Tensor x;                    // (.., K), K % 32 == 0
+  std::vector<at::Tensor> weight;  // one flat tensor: (out_features, K) packed
+  int64_t out_features;
+  std::string weight_format;
+};
+
 void check(const char* op, const LayerArgs& args);
+void check(const char* op, const LinearArgs& args);
 void check(const char* op, const RuleArgs& args);
 void check(const char* op, const ConvArgs& args);
 

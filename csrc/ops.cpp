@@ -8,6 +8,8 @@
 #include "errors.h"
 #include "layer.h"
 #include "op_args.h"
+#include "packed_weight.h"
+#include "shader_layer.h"
 #include "stages.h"
 #include "variant.h"
 
@@ -48,8 +50,12 @@ Tensor run(const char* op, const LayerArgs& args, const StatePair& conv,
            const StatePair& recurrent) {
   const Capability capability{
       args.hidden.device().type(), args.hidden.scalar_type(), args.head_k_dim, args.head_v_dim,
-      args.conv_weight.size(1),    args.weight_format};
-  return run_layer(args, stages_of(resolve(op, args.variant, capability)), conv, recurrent);
+      args.conv_weight.size(1),    args.weight_format,        args.hidden.size(2)};
+  const Variant variant = resolve(op, args.variant, capability);
+  if (variant == Variant::packed || variant == Variant::core) {
+    return run_shader_layer(op, args, variant, conv, recurrent);
+  }
+  return run_layer(args, stages_of(variant), conv, recurrent);
 }
 
 LayerArgs layer_args(const char* op, const Tensor& hidden, at::TensorList in_proj,
@@ -79,9 +85,6 @@ LayerArgs layer_args(const char* op, const Tensor& hidden, at::TensorList in_pro
                  parse_variant(op, variant),
                  std::string(weight_format),
                  in_place};
-  if (args.weight_format != "rows") {
-    refuse(op, "weight_format", "'" + args.weight_format + "'", "'rows'");
-  }
   check(op, args);
   return args;
 }
@@ -234,11 +237,31 @@ Tensor causal_conv1d_(const Tensor& x, Tensor state, const Tensor& weight, const
   return run(op, args, {state, state});
 }
 
+// ------------------------------------------------------------------------------ packed_linear
+
+template <bool fake>
+Tensor packed_linear(const Tensor& x, at::TensorList weight, int64_t out_features,
+                     Text weight_format) {
+  const char* op = "packed_linear";
+  const LinearArgs args{x, weight.vec(), out_features, std::string(weight_format)};
+  check(op, args);
+  if constexpr (fake) {
+    std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
+    sizes.back() = out_features;
+    return at::empty_symint(sizes, x.options());
+  } else {
+    const std::string reason = why_not_packed(x.device().type(), weight_format);
+    if (!reason.empty()) refuse_unsupported(op, reason);
+    return run_packed_linear(op, x, weight[0], out_features, lanes_of(weight_format));
+  }
+}
+
 // ----------------------------------------------------------------------------------- supports
 
 std::string supports(Text device_type, at::ScalarType dtype, Text variant, int64_t num_k_heads,
                      int64_t num_v_heads, int64_t head_k_dim, int64_t head_v_dim,
-                     int64_t conv_width, Text head_map, Text weight_format, int64_t rows) {
+                     int64_t conv_width, Text head_map, Text weight_format, int64_t rows,
+                     int64_t hidden_size) {
   const char* op = "supports";
   parse_head_map(op, head_map);
   for (const auto& [value, name] :
@@ -251,8 +274,36 @@ std::string supports(Text device_type, at::ScalarType dtype, Text variant, int64
     return text("num_v_heads ", num_v_heads, " is not a multiple of num_k_heads ", num_k_heads);
   }
   const c10::Device device{std::string(device_type)};
-  return why_unsupported(parse_variant(op, variant), {device.type(), dtype, head_k_dim, head_v_dim,
-                                                      conv_width, std::string(weight_format)});
+  if (hidden_size < 0) return text("hidden_size is ", hidden_size, "; it must not be negative");
+  return why_unsupported(parse_variant(op, variant),
+                         {device.type(), dtype, head_k_dim, head_v_dim, conv_width,
+                          std::string(weight_format), hidden_size});
+}
+
+// --------------------------------------------------------------------------------------- plans
+
+// What gdn_layer, or gdn_layer_, would run on a device: for explain and tests. The tensors may be
+// on the meta device; nothing runs.
+std::tuple<std::string, std::string, int64_t> plan_layer(
+    const Tensor& hidden, at::TensorList in_proj, const Tensor& conv_weight, const Tensor& A_log,
+    const Tensor& dt_bias, const Tensor& norm_weight, at::TensorList out_proj,
+    const OptTensor& input_norm_weight, const OptTensor& conv_state,
+    const OptTensor& recurrent_state, const OptTensor& mask, int64_t num_k_heads,
+    int64_t num_v_heads, int64_t head_k_dim, int64_t head_v_dim, Text head_map, Text weight_format,
+    double eps, Text variant, Text device, Text geometry, bool in_place, bool own_norm) {
+  const char* op = "_plan_layer";
+  LayerArgs args =
+      layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
+                 input_norm_weight, conv_state, recurrent_state, mask, num_k_heads, num_v_heads,
+                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, in_place);
+  StatePair conv{args.conv_state, args.conv_state};
+  StatePair recurrent{args.recurrent_state, args.recurrent_state};
+  if (!in_place) {
+    args.hidden = hidden.to(at::kMeta);
+    conv.out = new_conv_state(args);
+    recurrent.out = new_recurrent_state(args);
+  }
+  return described_layer(op, args, conv, recurrent, device, geometry, own_norm);
 }
 
 template <bool fake>
@@ -263,6 +314,7 @@ void register_all(torch::Library& m) {
   m.impl("gated_delta_rule_", gated_delta_rule_<fake>);
   m.impl("causal_conv1d", causal_conv1d<fake>);
   m.impl("causal_conv1d_", causal_conv1d_<fake>);
+  m.impl("packed_linear", packed_linear<fake>);
 }
 
 }  // namespace
@@ -271,6 +323,7 @@ void register_all(torch::Library& m) {
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   register_all<false>(m);
   m.impl("_supports", supports);
+  m.impl("_plan_layer", plan_layer);
 }
 TORCH_LIBRARY_IMPL(mps_fusion, Meta, m) { register_all<true>(m); }
 

@@ -33,6 +33,15 @@ void register_runner(c10::DeviceType type, Runner& runner) {
 
 Runner* runner_for(c10::DeviceType type) { return runners[static_cast<size_t>(type)]; }
 
+plan::DeviceSpec current_device(c10::DeviceType type) {
+  if (type == c10::kCPU) return plan::host_device();
+  if (type == c10::kCUDA) return *plan::find_device("H200");
+  const Runner* runner = runner_for(type);
+  const std::string name = runner == nullptr ? "" : runner->device_name();
+  const plan::DeviceSpec* known = plan::find_device(name);
+  return known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
+}
+
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   m.impl("_prepare_kernel", prepare_kernel);
 }

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include "encoder.h"
+#include "plan/devices.h"
 
 #define TMF_EXPORT __attribute__((visibility("default")))
 
@@ -23,6 +24,9 @@ class Runner {
   // tensors behind `buffers` until this returns; PyTorch's allocator reuses memory in stream order.
   virtual void run(const plan::Program& program, const std::vector<BufferView>& buffers) = 0;
 
+  // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.
+  virtual std::string device_name() const { return ""; }
+
   // Makes the kernel ready. Empty if that worked, else the device's message.
   virtual std::string prepare(const plan::Kernel& kernel) = 0;
 };
@@ -31,5 +35,8 @@ TMF_EXPORT void register_runner(c10::DeviceType type, Runner& runner);
 
 // Null where this build, or what has been loaded, cannot run programs on such a device.
 TMF_EXPORT Runner* runner_for(c10::DeviceType type);
+
+// What the planner is told of the device that a type's runner has: the only place that asks.
+plan::DeviceSpec current_device(c10::DeviceType type);
 
 }  // namespace tmf

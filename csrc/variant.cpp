@@ -5,6 +5,8 @@
 
 #include "cpu/kernels.h"
 #include "errors.h"
+#include "packed_weight.h"
+#include "runner.h"
 
 namespace tmf {
 namespace {
@@ -42,7 +44,43 @@ std::string why_not_native(const Capability& c) {
   return "";
 }
 
+// The instances of the shaders: each head dim is 32, 64 or 128, the convolution up to 4 wide.
+std::string why_no_shader(const char* name, const Capability& c) {
+  const std::string device = c10::DeviceTypeName(c.device, true);
+  if (c.head_k_dim == 0 || c.conv_width == 0) {
+    return text("variant '", name, "' is not available on ", device,
+                " for this op: it runs whole layers (gdn_layer)");
+  }
+  const std::string format = why_not_packed(c.device, c.weight_format);
+  if (!format.empty()) return text("variant '", name, "': ", format);
+  for (int64_t dim : {c.head_k_dim, c.head_v_dim}) {
+    if (dim == 32 || dim == 64 || dim == 128) continue;
+    return text("variant '", name, "' has no kernel for head_k_dim ", c.head_k_dim,
+                ", head_v_dim ", c.head_v_dim, "; each may be 32, 64 or 128");
+  }
+  if (c.conv_width > 4) {
+    return text("variant '", name, "' has no kernel for convolution width ", c.conv_width,
+                "; it may be 1 to 4");
+  }
+  if (c.hidden % 32 != 0) {
+    return text("variant '", name, "' needs a hidden size that is a multiple of 32, not ",
+                c.hidden);
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string why_not_packed(c10::DeviceType device, std::string_view weight_format) {
+  if (runner_for(device) == nullptr) {
+    return text("this build runs no shaders on ", c10::DeviceTypeName(device, true));
+  }
+  const std::string format = packed_format(current_device(device).lanes);
+  if (weight_format == format) return "";
+  return text("weight_format ", quoted(weight_format), " is not accepted on ",
+              c10::DeviceTypeName(device, true), "; accepted: ", quoted(format),
+              " (torch_mps_fusion.packing.pack makes it)");
+}
 
 Variant parse_variant(const char* op, std::string_view name) {
   for (const auto& [known, variant] : kVariants) {
@@ -74,15 +112,24 @@ std::string why_unsupported(Variant variant, const Capability& c) {
     return text("dtype ", dtype_name(c.dtype),
                 " is not supported; accepted: float32, float16, bfloat16");
   }
-  if (c.weight_format != "rows") {
-    return text("weight_format ", quoted(c.weight_format), " is not known; accepted: rows");
+  const bool rows = c.weight_format == "rows";
+  if (!rows && lanes_of(c.weight_format).empty()) {
+    return text("weight_format ", quoted(c.weight_format),
+                " is not known; accepted: ", weight_format_names());
   }
   switch (variant) {
     case Variant::automatic:
     case Variant::stock:
-      return "";
     case Variant::native:
-      return why_not_native(c);
+      if (!rows) {
+        return text("variant ", quoted(name_of(variant)), ": weight_format ",
+                    quoted(c.weight_format),
+                    " is not accepted; accepted: 'rows' (packed weights serve packed and core)");
+      }
+      return variant == Variant::native ? why_not_native(c) : "";
+    case Variant::packed:
+    case Variant::core:
+      return why_no_shader(name_of(variant), c);
     default:
       return text("variant ", quoted(name_of(variant)), " is not available on ",
                   c10::DeviceTypeName(c.device, true), " in this version");

@@ -26,10 +26,14 @@ struct Capability {
   int64_t head_v_dim = 0;
   int64_t conv_width = 0;
   std::string weight_format = "rows";
+  int64_t hidden = 0;
 };
 
 // Empty if `variant` runs; else the reason why not. `automatic` runs wherever `stock` does.
 std::string why_unsupported(Variant variant, const Capability& capability);
+
+// Empty if packed weights of this format can be used on the device; else the reason why not.
+std::string why_not_packed(c10::DeviceType device, std::string_view weight_format);
 
 // The variant that runs: `automatic` becomes a concrete one, an unsupported one is refused.
 Variant resolve(const char* op, Variant requested, const Capability& capability);

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from torch_mps_fusion import packing
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_MAPS = ("block", "tiled")
 CPU_VARIANTS = ("stock", "native")  # on weights in rows
@@ -110,6 +112,17 @@ def make_layer(
         out_proj=[normal(hidden, shape.value_dim, std=shape.value_dim**-0.5)],
         input_norm_weight=normal(hidden, std=0.1) if input_norm else None,
         keywords=dict(shape.keywords),
+    )
+
+
+def pack_layer(layer: Layer, lanes: str = "apple") -> Layer:
+    """The same layer with packed projections."""
+    name = packing.format_name(lanes)
+    return replace(
+        layer,
+        in_proj=[packing.pack(layer.in_proj, name)],
+        out_proj=[packing.pack(layer.out_proj, name)],
+        keywords={**layer.keywords, "weight_format": name},
     )
 
 

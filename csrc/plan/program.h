@@ -14,15 +14,26 @@ namespace tmf::plan {
 
 enum class Access : uint8_t { none, read, write, read_write };
 
+inline bool reads(Access a) { return a == Access::read || a == Access::read_write; }
+inline bool writes(Access a) { return a == Access::write || a == Access::read_write; }
+
+// What a buffer holds, for the sums of `explain`. A scratch buffer is allocated by the caller;
+// `unused` stands for arguments of paths that are off.
+enum class Role : uint8_t { weight, state, activation, scratch, unused };
+
 // A buffer of a program. Two buffers with the same `storage` share memory (a state updated in
-// place); `bytes` is the size of a scratch buffer, which the caller allocates, and 0 for a tensor.
+// place). `bytes` is the size of a scratch buffer, and of a tensor what the program may touch of
+// it. `given`: it holds something before the program runs.
 struct Buffer {
   std::string name;
   uint32_t storage;
   uint64_t bytes;
+  Role role = Role::scratch;
+  bool given = false;
 };
 
-// A kernel: family (one shader library), host name, function constants by id.
+// A kernel: family (one shader library), host name, function constants by id. All constants that
+// the kernel uses are listed, the false ones too.
 struct Kernel {
   std::string family;
   std::string name;
@@ -34,22 +45,33 @@ struct Kernel {
 };
 
 // One bound argument: a buffer of the program, or inline bytes (then `access` is none).
+// The dispatch stays inside [offset, offset + extent) of the buffer; `read` and `written` count
+// each byte of it once, except weights: once a pass.
 struct Argument {
   uint32_t index;
   int32_t buffer = -1;
   Access access = Access::none;
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes{};
+  uint64_t offset = 0;
+  uint64_t extent = 0;
+  uint64_t read = 0;
+  uint64_t written = 0;
 };
 
+// A kernel launch; or, if `product`, aten's matrix product of the arguments 1 (X) and 0 (W, packed)
+// plus 2 (residual, if it is read) into 3: then there is no kernel and no grid.
 struct Dispatch {
   std::string stage;
   Kernel kernel;
   std::vector<Argument> arguments;
-  std::array<uint32_t, 3> grid;  // threadgroups
-  uint32_t threads;              // of a threadgroup
-  bool barrier_before;           // waits for all dispatches before it
+  std::array<uint32_t, 3> grid{};  // threadgroups
+  uint32_t threads = 0;            // of a threadgroup
+  bool barrier_before = false;     // waits for all dispatches before it
+  bool product = false;
+  double estimate_us = 0;  // see cost.h
 };
 
+// The first dispatch has no barrier: an encoder orders a program behind all earlier work.
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Dispatch> dispatches;

@@ -179,19 +179,40 @@ def test_defines_and_versions():
     assert x.tolist() == [12, 310]
 
 
-def test_whole_struct_copies_need_address_spaces_off():
-    text = (
-        HEAD
-        + """
+STRUCTS = (
+    HEAD
+    + """
 struct P { uint a, b; };
-kernel void k(device P* p [[buffer(0)]]) { P q = p[0]; q.a += q.b; p[1] = q; }
+kernel void k(device P* p [[buffer(0)]], constant P& c [[buffer(1)]],
+              device packed_float3* r [[buffer(2)]], device float4x4* m [[buffer(3)]]) {
+  P q = p[0], s = c;
+  q.a += q.b + s.a;
+  p[1] = q;
+  float3 v = r[0];
+  r[1] = r[0] * 2 + float3(r[0]) + v;
+  m[0][1] = m[0] * float4(1, 2, 3, 4);
+}
 """
-    )
-    with pytest.raises(CompileError):
+)
+
+
+@pytest.mark.parametrize("checked", (False, True), ids=("plain", "checked"))
+def test_whole_struct_copies_give_up_address_spaces(checked):
+    library = Library("copy.metal", text=STRUCTS, checked=checked)
+    assert library.warnings.startswith("copy.metal:7:")
+    assert "address spaces are not checked" in library.warnings
+    p, r = np.array([1, 2, 0, 0], np.uint32), np.arange(1, 7, dtype=np.float32)
+    m = np.eye(4, dtype=np.float32)
+    library.kernel("k")(1, 1, [p, np.array([10, 0], np.uint32), r, m])
+    assert p.tolist() == [1, 2, 13, 2]
+    assert r.tolist() == [1, 2, 3, 4, 8, 12]
+    assert m[1].tolist() == [1, 2, 3, 4]
+
+
+def test_struct_copies_do_not_hide_an_error_of_address_spaces():
+    text = STRUCTS.replace("q.a +=", "thread float* wrong = r; q.a +=")
+    with pytest.raises(CompileError, match=r"copy\.metal:8:\d+: error: "):
         Library("copy.metal", text=text)
-    p = np.array([1, 2, 0, 0], np.uint32)
-    Library("copy.metal", text=text, address_spaces=False).kernel("k")(1, 1, [p])
-    assert p.tolist() == [1, 2, 3, 2]
 
 
 # ---------------------------------------------------------------- the cache

@@ -73,6 +73,15 @@ ACCEPTED = {
         "bfloat4 b = bfloat4(float4(1.0f)); float4 f = float4(b); int4 i = int4(char4(1, 2, 3, 4));"
         "x[0] = f.x + i.y;",
     ),
+    "static_cast of vectors": (
+        "",
+        "x[0] = static_cast<float4>(half4(1)).x + static_cast<int>(x[1]);",
+    ),
+    "packed arithmetic": (
+        "",
+        "packed_float3 a = packed_float3(1, 2, 3); float3 b = a * 2.0f + a;"
+        "x[0] = float4(a, 1).z + b.x;",
+    ),
     "coherent pointer": (
         "template <class P> static float get(P p, uint i) { return p[i]; }",
         "coherent(device) device float* y = x; y[1] = get(y, 2) + get(x, 3);"
@@ -132,6 +141,10 @@ REFUSED = {
     "throw": ("", "throw 1;"),
     "C++ header": ("#include <cmath>", ""),
     "vector constructor of the wrong width": ("", "x[0] = float4(1, 2, 3).x;"),
+    "method on a device object": (
+        "struct M { float a; float g() const { return a; } };",
+        "device float* wrong = &((thread M*)x)->a; x[0] = ((device M*)x)[0].g() + *wrong;",
+    ),
     "coherent dropped": (
         "",
         "coherent(device) device float* y = x; device float* z = y; z[0] = 1;",

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import compiler, rewrite, source
+from .errors import CompileError
 
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([\w./]+)>[^\n]*$", re.M)
 
@@ -50,6 +51,33 @@ def without_library(text: str) -> str:
     return _SYSTEM_INCLUDE.sub(one, text)
 
 
+_LOOSE = "-DMSL_NO_ADDRESS_SPACES"
+# clang has no address spaces on the methods of a class, so these say nothing against a shader.
+_CLASS_ERRORS = re.compile(
+    r"no matching constructor for initialization of '[^*]*$|no viable overloaded '='"
+    r"|no viable overloaded operator\[\]|no viable conversion from '__\w+ [^*]*'"
+    r"|cannot initialize object parameter of type"
+    r"|invalid operands to binary expression \('__\w+ packed"
+)
+
+
+def _compile(text: str, flags: list[str], runtime: Path, out: Path, limit: float | None) -> str:
+    """Compiles; a text that clang refuses only for its classes in address spaces is compiled
+    without them. Returns the warnings, which then say so."""
+    try:
+        return compiler.compile_library(text, flags, runtime, out, limit)
+    except CompileError as strict:
+        errors = re.findall(r"^(.*?): error: (.*)$", str(strict), re.M)
+        if _LOOSE in flags or not errors or not all(_CLASS_ERRORS.search(e) for _, e in errors):
+            raise
+        try:
+            warnings = compiler.compile_library(text, [*flags, _LOOSE], runtime, out, limit)
+        except CompileError:
+            raise strict from None
+        note = "a class is used as a whole in device, threadgroup or constant memory"
+        return f"{errors[0][0]}: note: address spaces are not checked: {note}\n{warnings}".strip()
+
+
 def build(
     given: source.Source,
     constants: Mapping[str | int, object],
@@ -68,12 +96,15 @@ def build(
     mode = [*(compiler.CHECKED if checked else compiler.PLAIN), *predefined]
     mode += ["-I", str(compiler.SHIM)]
     if not address_spaces:
-        mode.append("-DMSL_NO_ADDRESS_SPACES")
+        mode.append(_LOOSE)
     key = compiler.digest(
         given.marked(),
         repr(sorted((str(k), repr(v)) for k, v in constants.items())),
         compiler.folder_digest(compiler.SHIM),
-        *[(compiler.HERE / f).read_text() for f in ("rewrite.py", "source.py", "compiler.py")],
+        *[
+            (compiler.HERE / f"{m}.py").read_text()
+            for m in ("rewrite", "source", "compiler", "build")
+        ],
         runtime.name,
         compiler.compiler().version,
         *compiler.machine_flags(),
@@ -86,7 +117,7 @@ def build(
         program = prepare(given, pre, time_limit)
         flags = [*mode, *rewrite.constant_flags(program, constants, given.text)]
         text = f'#include <metal_stdlib>\n{program.text}\n# 1 "glue"\n{rewrite.cpu_glue(program)}'
-        warnings = compiler.compile_library(text, flags, runtime, out, time_limit)
+        warnings = _compile(text, flags, runtime, out, time_limit)
         about = {
             "kernels": [
                 dataclasses.asdict(

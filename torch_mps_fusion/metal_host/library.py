@@ -34,8 +34,8 @@ class Library:
     path: the file; its local includes are looked for beside it and in `include_dirs`. text: its
     content, if not that of the file. constants: function constants by name or index. defines:
     preprocessor macros. checked: build with the checks (races, bounds, ...), which a launch then
-    makes. metal_version: value of __METAL_VERSION__. address_spaces=False accepts whole-struct
-    copies between address spaces and gives up their checking. time_limit: seconds for each run
+    makes. metal_version: value of __METAL_VERSION__. address_spaces=False does not check
+    address spaces at all. time_limit: seconds for each run
     of the compiler. Raises CompileError.
     """
 
@@ -240,25 +240,27 @@ class Kernel:
             buffers,
             len(locals_),
             sizes,
-            self._options(options),
+            native_options(options, self.library.checked),
         )
         return launch, (bound, buffers, sizes)
 
-    def _options(self, o: Options) -> abi.Options:
-        check = 0 if not self.library.checked else 1 if o.count_only else 2
-        return abi.Options(
-            seed=o.seed,
-            policy=list(SCHEDULES).index(o.schedule),
-            order=ORDERS.index(o.order),
-            residency=o.residency,
-            preempt=o.preempt,
-            lost=o.lost,
-            threads=o.threads,
-            check=check,
-            spin_limit=o.spin_limit,
-            time_limit_ms=int(o.time_limit * 1000),
-            threadgroup_limit=o.threadgroup_limit,
-            stack_kb=-(-o.stack // 1024),
-            allow_simdgroup_spin=o.allow_simdgroup_spin,
-            allow_inactive_lanes=o.allow_inactive_lanes,
-        )
+
+def native_options(o: Options, checked: bool) -> abi.Options:
+    """Options as a launch of a library takes them."""
+    check = 0 if not checked else 1 if o.count_only else 2
+    return abi.Options(
+        seed=o.seed,
+        policy=list(SCHEDULES).index(o.schedule),
+        order=ORDERS.index(o.order),
+        residency=o.residency,
+        preempt=o.preempt,
+        lost=o.lost,
+        threads=o.threads,
+        check=check,
+        spin_limit=o.spin_limit,
+        time_limit_ms=int(o.time_limit * 1000),
+        threadgroup_limit=o.threadgroup_limit,
+        stack_kb=-(-o.stack // 1024),
+        allow_simdgroup_spin=o.allow_simdgroup_spin,
+        allow_inactive_lanes=o.allow_inactive_lanes,
+    )

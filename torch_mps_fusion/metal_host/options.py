@@ -25,7 +25,8 @@ class Options:
     preempt: checked builds also switch at one in so many plain accesses, 0 for never. lost: so
     many threadgroups, picked by the seed, stop running for good after a while. threads: OS
     threads; above 1 nothing may be explored or checked. time_limit: seconds, 0 for none.
-    spin_limit: unchanged polls, for each thread that can run, before a livelock is reported.
+    spin_limit: unchanged polls, for each thread that can run, before a livelock is reported; above
+    the shader's own bounds, if it has any.
     threadgroup_limit: bytes of threadgroup memory. stack: bytes for each thread.
     allow_simdgroup_spin, allow_inactive_lanes: do not report these. count_only: a checked build
     counts but does not check.
@@ -39,7 +40,7 @@ class Options:
     lost: int = 0
     threads: int = 1
     time_limit: float = 60.0
-    spin_limit: int = 20_000
+    spin_limit: int = 100_000
     threadgroup_limit: int = 32_768
     stack: int = 65_536
     allow_simdgroup_spin: bool = False

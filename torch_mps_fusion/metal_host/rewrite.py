@@ -104,7 +104,10 @@ def _constructors(text: str) -> str:
         names |= set(re.findall(r"\b(?:typename|class)\s+(\w+)", params))
     choices = [_VECTOR, *map(re.escape, sorted(names, key=len, reverse=True))]
     pattern = rf"(?<![\w.>:~])({'|'.join(choices)})\s*\((?!\s*[*&])"
-    return re.sub(pattern, r"msl::make<\1>(", text)
+    text = re.sub(pattern, r"msl::make<\1>(", text)
+    vectors = r"(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234]"
+    casts = rf"\bstatic_cast\s*<\s*({'|'.join([vectors, *choices])})\s*>\s*\("
+    return re.sub(casts, r"msl::make<\1>(", text)
 
 
 _DIMENSIONED = r"\w+\s*(?:\[[^;=]*?\]\s*)*"

@@ -1,14 +1,13 @@
 """Reading MSL text: includes, tokens, kernels and function constants.
 
 Nothing here compiles or rewrites. `flatten` makes one text of a file and its local includes;
-`tokens` walks a text without being fooled by comments and strings; `kernels`, `instances` and
-`function_constants` say what a text declares.
+`kernels`, `instances` and `function_constants` say what a text declares.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,17 +31,6 @@ BUILTINS = (
     "quadgroup_index_in_threadgroup",
     "thread_index_in_quadgroup",
 )
-
-
-@dataclass(frozen=True)
-class Token:
-    """kind: name, number, string, punct or directive (a whole preprocessor line)."""
-
-    kind: str
-    text: str
-    start: int
-    end: int
-    line: int
 
 
 @dataclass(frozen=True)
@@ -177,10 +165,7 @@ def flatten(
 _LEX = re.compile(
     r"""(?P<comment>//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/)
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-      | (?P<directive>(?:(?<=\n)|\A)[ \t]*\#(?:[^\n\\/]|\\\n|\\.|/(?![/*]))*)
-      | (?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)
-      | (?P<name>[A-Za-z_]\w*)
-      | (?P<punct>\[\[|\]\]|::|->|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|[^\s\w])""",
+      | \d(?:[\w.]|(?<=[\w])'(?=\w))*""",  # a number, whose ' opens no string
     re.X | re.S,
 )
 
@@ -200,17 +185,6 @@ def blank_comments(text: str, strings: bool = False) -> str:
         return match[0]
 
     return _LEX.sub(one, text)
-
-
-def tokens(text: str) -> Iterator[Token]:
-    """The tokens of `text`, comments left out; preprocessor lines are one token each."""
-    line, seen = 1, 0
-    for match in _LEX.finditer(text):
-        line += text.count("\n", seen, match.start())
-        seen = match.start()
-        kind = match.lastgroup or ""
-        if kind != "comment":
-            yield Token(kind, match[0], match.start(), match.end(), line)
 
 
 def closing(text: str, start: int) -> int:

@@ -68,9 +68,8 @@ MSL_FN void put(V& r, int& i, A a) {
 template <class... A>
 constexpr int components = (0 + ... + (is_vector<A> ? vt<A>::N : 1));
 
-// make<V>(a, b, ...): what MSL writes as V(a, b, ...)
 template <class V, class... A>
-MSL_FN V make(A... a) {
+MSL_FN V make_from(A... a) {
   if constexpr (!is_vector<V>) {
     if constexpr (is_scalar<V> && sizeof...(A) == 1)
       return (V(a), ...);
@@ -89,5 +88,22 @@ MSL_FN V make(A... a) {
     (put(r, i, a), ...);
     return r;
   }
+}
+// a packed vector (packed.h) as the vector, anything else as it is
+template <class A>
+MSL_FN auto unpacked(const A& a, int) -> typename A::vector_type {
+  return a;
+}
+template <class A>
+MSL_FN A unpacked(A a, long) {
+  return a;
+}
+// make<V>(a, b, ...): what MSL writes as V(a, b, ...)
+template <class V, class... A>
+MSL_FN V make(A... a) {
+  if constexpr (is_vector<V>)
+    return make_from<V>(unpacked(a, 0)...);
+  else
+    return make_from<V>(a...);
 }
 }  // namespace msl

@@ -1,0 +1,25 @@
+// Proves a program: nothing depends on what no barrier orders, nothing is read before it is
+// written, nothing reaches past its buffer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace tmf::plan {
+
+// What is wrong, one line each; empty if nothing is. Two accesses of one storage conflict if one of
+// them writes and their ranges overlap; a barrier must lie between them. A buffer that holds
+// nothing before the program must be written before it is read, and must not be read any more once
+// its storage was written under another name. Inside a dispatch, only pairs that the kernel allows
+// may share memory with a write.
+std::vector<std::string> check_dependences(const Program& program);
+
+// What each kernel touches, worked out from the argument structs and the kernel's name as
+// shaders/README.md has it, against the declared access, extent and the buffer's size.
+std::vector<std::string> check_bounds(const Program& program);
+
+std::vector<std::string> check(const Program& program);
+
+}  // namespace tmf::plan

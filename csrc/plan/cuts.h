@@ -1,0 +1,19 @@
+// A variant as a list of cuts: which stages share a dispatch.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace tmf::plan {
+
+enum class Stage { input_norm, in_proj, conv, qk_gates, rule, gated_norm, out_proj };
+
+const char* name_of(Stage stage);
+
+using Cuts = std::vector<std::vector<Stage>>;
+
+// "packed" or "core"; throws Refusal. `own_norm`: the row norm is a dispatch of its own instead of
+// a part of the projection (the bits are the same).
+Cuts cuts_of(std::string_view variant, bool own_norm = false);
+
+}  // namespace tmf::plan

@@ -1,0 +1,88 @@
+#include "geometry.h"
+
+#include <algorithm>
+#include <array>
+
+#include "settings.h"
+
+namespace tmf::plan {
+namespace {
+
+constexpr std::array<std::string_view, 4> kTiles{"nt1u2p", "nt1u4", "nt1u4p", "nt2u2p"};
+constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
+constexpr std::array<std::string_view, 2> kCores{"r2", "r4"};
+
+struct Row {
+  std::string_view device;  // how its name begins; empty: any
+  std::string_view io;      // empty: any
+  Geometry geometry;
+};
+
+// The first row that fits. None has been timed on an Apple GPU: this is where tuning goes.
+const std::vector<Row>& table() {
+  static const std::vector<Row> rows{
+      // Four threadgroups of eight SIMD groups are resident on a core at 1,024 threads.
+      {"", "", {"nt1u2p", 4, "r1s4", "r2"}},
+  };
+  return rows;
+}
+
+template <size_t N>
+std::string one_of(const char* what, const std::string& value,
+                   const std::array<std::string_view, N>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return value;
+  std::string accepted;
+  for (std::string_view k : known) accepted += (accepted.empty() ? "" : ", ") + std::string(k);
+  throw Refusal(what, "'" + value + "'", accepted);
+}
+
+}  // namespace
+
+Geometry geometry_for(const DeviceSpec& device, Io io) {
+  for (const Row& row : table()) {
+    const bool named = std::string_view(device.name).substr(0, row.device.size()) == row.device;
+    if (named && (row.io.empty() || row.io == name_of(io))) return row.geometry;
+  }
+  throw std::logic_error("the geometry table has no row for any device");
+}
+
+Geometry change(Geometry g, std::string_view text) {
+  const auto small = [](const std::string& key, const std::string& value) {
+    return static_cast<uint32_t>(Settings::number("geometry: " + key, value, 0, 1 << 20));
+  };
+  const Settings settings(text);
+  for (const auto& [key, value] : settings.pairs()) {
+    if (key == "tile") {
+      g.tile = one_of("geometry: tile", value, kTiles);
+    } else if (key == "rule") {
+      g.rule = one_of("geometry: rule", value, kRules);
+    } else if (key == "core") {
+      g.core = one_of("geometry: core", value, kCores);
+    } else if (key == "groups") {
+      g.groups = small(key, value);
+    } else if (key == "groups_per_core") {
+      g.groups_per_core = small(key, value);
+    } else if (key == "block") {
+      g.block = small(key, value);
+    } else {
+      throw Refusal("geometry", "'" + key + "'",
+                    "tile, groups, groups_per_core, rule, core, block");
+    }
+  }
+  return g;
+}
+
+uint32_t tile_number(const std::string& name, char letter) {
+  const size_t at = name.find(letter);
+  return at == std::string::npos ? 0 : static_cast<uint32_t>(std::stoul(name.substr(at + 1)));
+}
+
+uint32_t projection_groups(const Geometry& g, const DeviceSpec& device, uint64_t tiles, bool norm) {
+  const uint64_t units = ceil_div(tiles, tile_number(g.tile, 't'));
+  if (g.groups != 0) return static_cast<uint32_t>(std::min<uint64_t>(units, g.groups));
+  const uint64_t wanted = uint64_t{g.groups_per_core} * device.cores;
+  if (!norm || wanted == 0 || wanted >= units) return static_cast<uint32_t>(units);
+  return static_cast<uint32_t>(ceil_div(units, ceil_div(units, wanted)));
+}
+
+}  // namespace tmf::plan

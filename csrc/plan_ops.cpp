@@ -1,0 +1,100 @@
+// Ops that show plans and what the planner knows: text in, text out; nothing runs.
+#include <torch/library.h>
+
+#include <sstream>
+
+#include "errors.h"
+#include "plan/check.h"
+#include "plan/cost.h"
+#include "plan/listing.h"
+#include "recorder.h"
+#include "runner.h"
+#include "shader_layer.h"
+#include "shader_text.h"
+
+namespace tmf {
+
+std::tuple<std::string, std::string, int64_t> described_layer(
+    const char* op, const LayerArgs& args, const StatePair& conv, const StatePair& recurrent,
+    std::string_view device, std::string_view geometry, bool own_norm) {
+  try {
+    const plan::DeviceSpec spec = plan::parse_device(device);
+    const plan::LayerCall call = layer_call(args, conv, recurrent);
+    const plan::Geometry chosen =
+        plan::change(plan::geometry_for(spec, call.io), geometry);
+    const plan::Program program =
+        plan::plan_layer(call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm));
+    return {plan::to_listing(program), record(program),
+            static_cast<int64_t>(plan::minimum_bytes(call))};
+  } catch (const plan::Refusal& r) {
+    refuse(op, r.argument, r.got, r.accepted);
+  }
+}
+
+namespace {
+
+std::tuple<std::string, std::string> plan_linear(int64_t rows, int64_t in_features,
+                                                 int64_t out_features, at::ScalarType dtype,
+                                                 std::string_view device,
+                                                 std::string_view geometry) {
+  const char* op = "_plan_linear";
+  try {
+    const plan::DeviceSpec spec = plan::parse_device(device);
+    const plan::Io io = io_of(dtype);
+    const plan::Program program = plan::plan_linear(
+        {static_cast<uint64_t>(rows), static_cast<uint64_t>(in_features),
+         static_cast<uint64_t>(out_features), io},
+        spec, plan::change(plan::geometry_for(spec, io), geometry));
+    return {plan::to_listing(program), record(program)};
+  } catch (const plan::Refusal& r) {
+    refuse(op, r.argument, r.got, r.accepted);
+  }
+}
+
+// What is wrong with a program, one line each; empty if nothing is.
+std::string check_program(std::string_view listing) {
+  const char* op = "_check_program";
+  try {
+    std::string out;
+    for (const std::string& line : plan::check(plan::from_listing(listing))) out += line + "\n";
+    return out;
+  } catch (const plan::Refusal& r) {
+    refuse(op, r.argument, r.got, r.accepted);
+  }
+}
+
+// One device a line: name, cores, GB/s, GHz, MSL, threadgroup memory, lanes, row threshold, limit
+// of a dispatch in microseconds; separated by tabs.
+std::string devices() {
+  std::ostringstream out;
+  for (const plan::DeviceSpec& d : plan::devices()) {
+    out << d.name << '\t' << d.cores << '\t' << d.bandwidth_gb_s << '\t' << d.clock_ghz << '\t'
+        << d.msl << '\t' << d.threadgroup_memory << '\t' << d.lanes << '\t' << d.row_threshold
+        << '\t' << d.dispatch_limit_us << '\n';
+  }
+  return out.str();
+}
+
+std::string device_name(std::string_view type) {
+  return current_device(c10::Device(std::string(type)).type()).name;
+}
+
+std::string shader_text(std::string_view family) {
+  try {
+    return std::string(shader_family(family).text);
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, "mps_fusion::_shader_text: ", error.what());
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
+  m.impl("_plan_linear", plan_linear);
+  m.impl("_check_program", check_program);
+  m.impl("_devices", devices);
+  m.impl("_device_name", device_name);
+  m.impl("_shader_text", shader_text);
+}
+
+}  // namespace tmf
