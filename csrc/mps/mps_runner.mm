@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <exception>
+#include <string_view>
 
 #include "mps/memory.h"
 #include "mps/metal_encoder.h"
@@ -16,11 +17,15 @@
 namespace tmf::mps {
 namespace {
 
+// "Apple M1 Max" is "M1 Max" in the planner's table.
+constexpr std::string_view kMaker = "Apple ";
+
 // Refuses what Metal would not take, before anything is encoded.
 void check(const plan::Dispatch& dispatch, id<MTLComputePipelineState> pipeline) {
   const auto most = [pipeline maxTotalThreadsPerThreadgroup];
-  TORCH_CHECK(dispatch.threads > 0 && dispatch.threads <= most, "mps_fusion: ",
-              dispatch.kernel.name, ": threads: got ", dispatch.threads, "; accepted: 1 to ", most);
+  TORCH_CHECK(dispatch.threads > 0 && dispatch.threads <= most,
+              "mps_fusion: ", dispatch.kernel.name, ": threads: got ", dispatch.threads,
+              "; accepted: 1 to ", most);
   for (const uint32_t groups : dispatch.grid) {
     TORCH_CHECK(groups > 0, "mps_fusion: ", dispatch.kernel.name, ": grid: got an empty one");
   }
@@ -57,6 +62,12 @@ class MpsRunner final : public Runner {
         encoder.barrier();
       });
     });
+  }
+
+  std::string device_name() const override {
+    std::string name;
+    in_pool([&] { name = [[at::mps::getCurrentMPSStream()->device() name] UTF8String]; });
+    return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
   }
 
   std::string prepare(const plan::Kernel& kernel) override {

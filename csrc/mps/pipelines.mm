@@ -92,14 +92,14 @@ id<MTLComputePipelineState> Pipelines::make(id<MTLDevice> device, const plan::Ke
                                             const std::string& key) {
   NSError* error = nil;
   const auto values = constant_values(kernel);
-  const Owned<id<MTLFunction>> function(
-      [library(device, kernel) newFunctionWithName:string(kernel.name)
-                                    constantValues:values.get()
-                                             error:&error]);
+  const Owned<id<MTLFunction>> function([library(device, kernel)
+      newFunctionWithName:string(kernel.name)
+           constantValues:values.get()
+                    error:&error]);
   TORCH_CHECK(function.get() != nil, "mps_fusion: shader family '", kernel.family,
               "' has no kernel ", key, ": ", message(error));
-  Owned<id<MTLComputePipelineState>> made(
-      [device newComputePipelineStateWithFunction:function.get() error:&error]);
+  Owned<id<MTLComputePipelineState>> made([device newComputePipelineStateWithFunction:function.get()
+                                                                                error:&error]);
   TORCH_CHECK(made.get() != nil, "mps_fusion: no pipeline for ", key, ": ", message(error));
   return pipelines_.emplace(key, made.give()).first->second;
 }

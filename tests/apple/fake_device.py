@@ -26,7 +26,7 @@ import torch
 import wheels
 
 from torch_mps_fusion import _C, metal_host
-from torch_mps_fusion.metal_host import arguments, compiler, library
+from torch_mps_fusion.metal_host import arguments, native
 
 HERE = Path(__file__).parent / "fake"
 EXTENSION = (
@@ -82,7 +82,7 @@ def flags() -> tuple[str, ...]:
         *("-fno-sanitize=all", "-nostdinc++", "-ffp-contract=off"),
         *("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"),
         "-D__MAC_15_0=150000",  # as an SDK that knows macOS 15
-        *("-I", str(cross.ROOT / "csrc"), "-I", str(HERE)),
+        *("-I", str(cross.ROOT / "csrc"), "-I", str(cross.ROOT), "-I", str(HERE)),
         *("-I", str(Path(metal_host.__file__).parent)),
         *(f for p in first for f in ("-isystem", str(p))),
         *(f for p in last for f in ("-idirafter", str(p))),
@@ -129,7 +129,7 @@ def link(objects: Sequence[Path], out: Path, libraries: Sequence[str | Path]) ->
         *("g++", "-shared", "-o", out, *objects, "-Wl,-z,defs", "-Wl,-Bsymbolic"),
         *("-L", torch_lib, f"-Wl,-rpath,{torch_lib}", "-ltorch", "-ltorch_cpu", "-lc10"),
         *libraries,
-        *("-L", requirements(), "-lobjc", "-lBlocksRuntime", "-ldl"),
+        *("-L", requirements(), "-lobjc", "-lBlocksRuntime"),
     ]
     subprocess.run(list(map(str, command)), check=True, timeout=TIME_LIMIT)
 
@@ -188,24 +188,20 @@ def thread_limits(text: str, functions: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def describe(text: str, constants: Mapping[str | int, int], language: int, checked: bool) -> str:
-    """Compiles a text; says what was made in the lines that fake/kernels.cpp reads."""
-    try:
-        made = metal_host.Library(
-            "shader.metal", constants, checked, text=text, metal_version=language
-        )
-    except metal_host.MetalHostError as error:
-        return f"error\n{error}"
-    limits = thread_limits(text, {k.name: k.function for k in made._built.kernels})
-    lines = [f"runtime {compiler.runtime()}", f"library {made.binary}"]
-    for name in made.kernels:
-        kernel = made.kernel(name)
-        lines.append(f"kernel {name} {limits.get(name, kernel.max_threads)}")
+def described(made: metal_host.Library) -> tuple[list[metal_host.Kernel], str]:
+    """The kernels of a library, and the lines that fake/kernels.cpp reads of them."""
+    limits = thread_limits(made.source.text, {k.name: k.function for k in made._built.kernels})
+    kernels = [made.kernel(name) for name in made.kernels]
+    lines = []
+    for kernel in kernels:
+        entry = native.entry(kernel)
+        most = limits.get(kernel.name, kernel.max_threads)
+        lines.append(f"kernel {kernel.name} {entry.launch} {entry.entry} {most}")
         for p in kernel.buffers:
             flags = (p.flags & arguments.CONST, p.flags & arguments.REFERENCE, p.optional)
             bits = " ".join(str(int(bool(f))) for f in flags)
             lines.append(f"buffer {p.index} {p.size} {p.align} {bits}")
-    return "\n".join(lines)
+    return kernels, "\n".join(lines)
 
 
 class Device:
@@ -218,24 +214,26 @@ class Device:
         self.path = path
         self.checked = checked
         self.texts: list[str] = []  # given to the compiler
+        self._kernels: list[metal_host.Kernel] = []  # kept alive for the device
         self._compile = _COMPILER(self._answer)
         self.library.fake_set_compiler(self._compile)
-        options = library._Options(
-            residency=0, threads=1, check=2 if checked else 0, spin_limit=20_000,
-            time_limit_ms=60_000, threadgroup_limit=32_768, stack_kb=64,
-        )  # fmt: skip
-        self.library.fake_set_options(ctypes.byref(options))
+        options = native.options(metal_host.Options(), checked)
+        self.library.fake_set_options(options)
 
     def _answer(
         self, text: bytes, constants: bytes, language: int, out: ctypes.Array, capacity: int
     ) -> None:
         self.texts.append(text.decode())
         pairs = (p.split("=") for p in constants.decode().split())
-        values: dict[str | int, int] = {int(k): int(v) for k, v in pairs}
+        values: dict[str | int, object] = {int(k): int(v) for k, v in pairs}
         try:
-            answer = describe(text.decode(), values, language, self.checked)
+            made = metal_host.Library(
+                "shader.metal", values, self.checked, text=text.decode(), metal_version=language
+            )
+            kernels, answer = described(made)
+            self._kernels += kernels
         except Exception as error:  # a callback cannot raise
-            answer = f"error\n{error!r}"
+            answer = f"error\n{error}"
         data = answer.encode()[: capacity - 1] + b"\0"
         ctypes.memmove(out, data, len(data))
 

@@ -181,7 +181,8 @@ MUTANTS = (
         among_copies,
     ),
     Mutant(
-        "storage offset forgotten", ENCODER, "offset:view.offset", "offset:0", r"other numbers", call
+        "storage offset forgotten", ENCODER, "offset:view.offset", "offset:0", r"other numbers",
+        call,
     ),
     Mutant(
         "storage offset in elements", RUNNER,
@@ -221,8 +222,8 @@ MUTANTS = (
         r"more than one pipeline", four_threads,
     ),
     Mutant(
-        "fast math", PIPELINES, "options.mathMode = MTLMathModeSafe;", "", r"a library with fast math",
-        call,
+        "fast math", PIPELINES, "options.mathMode = MTLMathModeSafe;", "",
+        r"a library with fast math", call,
     ),
     Mutant(
         "no language version", PIPELINES, "options.languageVersion = MTLLanguageVersion3_1;", "",

@@ -1,4 +1,4 @@
-"""csrc/mps, unchanged, on the fake device: whole layers, bit for bit what the host encoder gives."""
+"""csrc/mps, unchanged, on the fake device: whole layers, bit for bit as metal_host runs them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def both(case, variant: str, **options) -> tuple[Program, Program]:
         states = case.states and tuple(
             s.clone(memory_format=torch.preserve_format) for s in case.states
         )
-        programs.append(
-            Program(variant, case.layer, case.hidden, states, case.mask, **options)
-        )
+        programs.append(Program(variant, case.layer, case.hidden, states, case.mask, **options))
     host, device = programs
     run(host)
     written = written_programs.write(device)
@@ -48,5 +46,3 @@ def test_in_place_states_and_blocks_of_tokens(mps) -> None:
     case = make_case(SETTINGS[0], torch.bfloat16, 2, 9)
     host, device = both(case, "packed", in_place=True, geometry=Geometry(block=4))
     assert_equal(device.results, host.results)
-
-

@@ -37,7 +37,9 @@ def test_A5_storage_offsets_reach_the_encoder(mps) -> None:
     torch.testing.assert_close(z.cpu(), small.norm(once, weight.cpu()))
     for t in (y, z):
         guard = t.as_strided((64,), (1,), 0).cpu()
-        assert torch.equal(guard, small.tensors(4, 64)[2 + (t is z)].as_strided((64,), (1,), 0).cpu())
+        assert torch.equal(
+            guard, small.tensors(4, 64)[2 + (t is z)].as_strided((64,), (1,), 0).cpu()
+        )
 
 
 def test_I1_I2_between_operators_of_torch_and_twice(mps) -> None:

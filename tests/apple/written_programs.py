@@ -84,4 +84,3 @@ def write(program: Program) -> Written:
     for i, dispatch in enumerate(program.dispatches):
         written.add(dispatch, barrier=i > 0)
     return written
-

@@ -24,7 +24,6 @@ struct Binding {
 
 struct Use {
   const FakeBuffer* buffer;
-  uint64_t begin;
   bool written, ours;
   std::string who;
 };
@@ -123,7 +122,7 @@ Arguments collect(EncoderState& state, const std::string& name, const std::strin
       auto& kept = arguments.inline_bytes.back();
       arguments.spans[p.index] = {kept.data(), kept.size()};
     } else {
-      state.note({binding.buffer, binding.offset, !p.read_only, true, who});
+      state.note({binding.buffer, !p.read_only, true, who});
       arguments.held.push_back([binding.buffer retain]);
       arguments.spans[p.index] = {binding.buffer->memory + binding.offset,
                                   binding.buffer->size - binding.offset};
@@ -204,8 +203,8 @@ Arguments collect(EncoderState& state, const std::string& name, const std::strin
 - (void)copyFrom:(FakeBuffer*)from to:(FakeBuffer*)to work:(const std::function<void()>&)work {
   state->must_be_usable("copy");
   const std::string who = "a copy of PyTorch's";
-  state->note({from, 0, false, false, who});
-  state->note({to, 0, true, false, who});
+  state->note({from, false, false, who});
+  state->note({to, true, false, who});
   state->pending.emplace_back(work);
 }
 - (void)finish {

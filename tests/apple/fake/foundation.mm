@@ -17,7 +17,8 @@
 #include "ledger.h"
 
 // What dead objects become.
-__attribute__((objc_root_class)) @interface FakeDead {
+__attribute__((objc_root_class))
+@interface FakeDead {
   Class isa;
 }
 @end

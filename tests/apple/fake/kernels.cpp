@@ -1,7 +1,5 @@
 #include "kernels.h"
 
-#include <dlfcn.h>
-
 #include <mutex>
 #include <regex>
 #include <sstream>
@@ -17,15 +15,13 @@ using Compiler = void (*)(const char* text, const char* constants, uint32_t lang
 Compiler compiler = nullptr;
 MhOptions options{};
 
-void* open(const std::string& path, int flags) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | flags);
-  if (library == nullptr) throw std::runtime_error(std::string("fake Metal: ") + dlerror());
-  return library;
+template <typename Function>
+Function function_at(uint64_t address) {
+  return reinterpret_cast<Function>(address);
 }
 
 CompiledKernels parse(const std::string& answer) {
   CompiledKernels kernels;
-  void *runtime = nullptr, *library = nullptr;
   CompiledKernel* kernel = nullptr;
   std::istringstream lines(answer);
   for (std::string line; std::getline(lines, line);) {
@@ -33,16 +29,12 @@ CompiledKernels parse(const std::string& answer) {
     std::string what, name;
     words >> what;
     if (what == "error") throw std::runtime_error(answer.substr(answer.find('\n') + 1));
-    if (what == "runtime" && words >> name) runtime = open(name, RTLD_GLOBAL);
-    if (what == "library" && words >> name) library = open(name, RTLD_LOCAL);
     if (what == "kernel" && words >> name) {
       kernel = &kernels[name];
-      words >> kernel->max_threads;
-      kernel->launch = reinterpret_cast<decltype(&mh_launch)>(dlsym(runtime, "mh_launch"));
-      kernel->entry = reinterpret_cast<MhEntry>(dlsym(library, ("mh_entry_" + name).c_str()));
-      if (kernel->launch == nullptr || kernel->entry == nullptr) {
-        throw std::runtime_error("fake Metal: no entry of " + name);
-      }
+      uint64_t launch = 0, entry = 0;
+      words >> launch >> entry >> kernel->max_threads;
+      kernel->launch = function_at<decltype(&mh_launch)>(launch);
+      kernel->entry = function_at<MhEntry>(entry);
     }
     if (what == "buffer") {
       BufferParameter p{};

@@ -74,7 +74,7 @@ using Values = std::map<uint32_t, std::pair<bool, uint32_t>>;  // by id: whether
   [self fake]->language = version;
 }
 - (void)dealloc {
-  delete [self fake];
+  delete[self fake];
   [super dealloc];
 }
 @end
@@ -94,7 +94,7 @@ using Values = std::map<uint32_t, std::pair<bool, uint32_t>>;  // by id: whether
       boolean, boolean ? *static_cast<const bool*>(value) : *static_cast<const uint32_t*>(value)};
 }
 - (void)dealloc {
-  delete [self fake];
+  delete[self fake];
   [super dealloc];
 }
 @end
@@ -172,6 +172,9 @@ using Values = std::map<uint32_t, std::pair<bool, uint32_t>>;  // by id: whether
 @end
 
 @implementation FakeDevice
+- (NSString*)name {
+  return [NSString stringWithUTF8String:"Apple M1 Max"];
+}
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source
                                options:(MTLCompileOptions*)options
                                  error:(NSError**)error {

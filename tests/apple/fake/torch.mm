@@ -125,9 +125,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   at::mps::MPSStream* stream = at::mps::getCurrentMPSStream();
   at::mps::dispatch_sync_with_rethrow(stream->queue(), ^{
     const at::Tensor to = self, from = source;
-    [(FakeEncoder*)stream->commandEncoder() copyFrom:buffer_of(from)
-                                                  to:buffer_of(to)
-                                                work:[to, from] { on_cpu(to).copy_(on_cpu(from)); }];
+    [(FakeEncoder*)stream->commandEncoder()
+        copyFrom:buffer_of(from)
+              to:buffer_of(to)
+            work:[to, from] { on_cpu(to).copy_(on_cpu(from)); }];
   });
   return self;
 }
