@@ -24,8 +24,11 @@ def shader_device(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     fake = request.getfixturevalue("fake_mps")
     fake.faults()
+    before = fake.counters()["dispatches"]
     yield "mps"
+    fake.synchronize()
     assert fake.faults() == []
+    assert fake.counters()["dispatches"] > before
 
 
 @pytest.fixture(scope="session")

@@ -266,11 +266,15 @@ class Device:
 
 
 @functools.cache
-def load(checked: bool = False) -> Device:
-    """Loads the fake device into this process. Raises Missing."""
+def load() -> Device:
+    """Loads the fake device into this process, once. Raises Missing.
+
+    With TMF_APPLE_CHECKED every kernel is built and run with metal_host's checks.
+    """
     requirements()
     sources = [*sorted(HERE.glob("*.mm")), *sorted(HERE.glob("*.cpp"))]
     objects = all_compiled([s for s in sources if s.name != "program_op.cpp"])
+    checked = bool(os.environ.get("TMF_APPLE_CHECKED"))
     return Device(linked("fake_mps", objects, []), checked)
 
 

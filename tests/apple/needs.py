@@ -38,7 +38,7 @@ def device() -> fake_device.Device:
     """The fake mps device with the extension's own code loaded."""
     asked()
     try:
-        made = fake_device.load(checked=bool(os.environ.get("TMF_APPLE_CHECKED")))
+        made = fake_device.load()
     except fake_device.Missing as error:
         missing(str(error))
     fake_device.load_program_op()
