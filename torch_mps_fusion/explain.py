@@ -31,7 +31,7 @@ def plan_config(
     geometry: str = "",
 ) -> Program:
     """The program of a layer of this config, called with states and without a mask."""
-    spec = devices.find(device.split(";")[0])
+    spec = devices.find(device)
     arguments, keywords = meta_layer(
         batch=batch,
         tokens=tokens,
@@ -62,7 +62,7 @@ def choose(device_type: str) -> tuple[str, str]:
 def run_explain(args: argparse.Namespace) -> int:
     """Prints the plan of `args` (see `python -m torch_mps_fusion explain --help`)."""
     config = KNOWN_SHAPES[args.shape]
-    spec = devices.find(args.device.split(";")[0])
+    spec = devices.find(args.device)
     dtype = getattr(torch, args.dtype)
     given = {"device": args.device, "batch": args.batch, "tokens": args.rows}
     program = plan_config(config, dtype, variant=args.variant, geometry=args.geometry, **given)
@@ -108,11 +108,10 @@ def table(program: Program, spec: devices.DeviceSpec) -> list[str]:
         "kernel",
     )  # fmt: skip
     lines: list[tuple[str, ...]] = [header]
-    seen: dict[tuple[str, int], int] = {}
+    seen: dict[str, int] = {}
     for d in program.dispatches:
-        key = (d.kernel + d.stage, d.threads)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] > 1:
+        seen[d.stage] = seen.get(d.stage, 0) + 1
+        if seen[d.stage] > 1:
             continue
         roles = program.bytes_by_role(d)
         other = d.bytes - roles["weight"] - roles["state"]
@@ -132,7 +131,7 @@ def table(program: Program, spec: devices.DeviceSpec) -> list[str]:
     out = aligned(lines)
     again = [(k, n) for k, n in seen.items() if n > 1]
     if again:
-        stages = ", ".join(f"{k[0].rpartition('__')[2]} x {n}" for k, n in again)
+        stages = ", ".join(f"{stage} x {n}" for stage, n in again)
         out.append(f"blocks of tokens or sequences, the first is shown: {stages}")
     return out
 
