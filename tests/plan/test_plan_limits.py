@@ -65,7 +65,8 @@ def test_B4_H1_H2_large_calls(variant, batch, tokens, on):
     for d in between(program):
         # one sequence and one token of 48 heads is the least that can be dispatched
         assert d.estimate_us <= 1000, d
-        args = dict(zip(abi.fields("GdnArgs"), struct.unpack("<22i2f", d.arguments[-1][1])))
+        values = struct.unpack("<22i2f", d.arguments[-1][1])
+        args = dict(zip(abi.fields("GdnArgs"), values, strict=True))
         taken[d.family] = taken.get(d.family, 0) + args["batch"] * args["count"]
     assert set(taken.values()) == {batch * tokens}
 
