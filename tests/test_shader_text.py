@@ -35,8 +35,7 @@ def test_L3_the_base_level_includes_only_what_every_macos_has(family: str) -> No
 
 def test_function_constants_are_read() -> None:
     text = (
-        "constant bool a [[function_constant(7)]];\n"
-        "constant uint b [[ function_constant( 3 ) ]];\n"
+        "constant bool a [[function_constant(7)]];\nconstant uint b [[ function_constant( 3 ) ]];\n"
     )
     assert embed.function_constants(text) == [(3, False), (7, True)]
     with pytest.raises(ValueError, match="3.* is half; accepted: bool, uint"):
