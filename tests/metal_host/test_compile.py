@@ -169,6 +169,24 @@ def test_bad_declarations(text, message):
         Library("bad.metal", text=HEAD + text + "\n")
 
 
+@pytest.mark.parametrize("on", (False, True))
+def test_two_buffers_of_one_index_of_which_a_constant_chooses(on):
+    text = HEAD + (
+        "constant bool on [[function_constant(0)]];\nconstant bool off = !on;\n"
+        "kernel void k(device float* y [[buffer(0)]],\n"
+        "              device const float* a [[buffer(1), function_constant(on)]],\n"
+        "              device const int* b [[buffer(1), function_constant(off)]]) {\n"
+        "  if (on) y[0] = a[0]; else y[0] = b[0];\n"
+        "}\n"
+    )
+    kernel = Library("choice.metal", text=text, constants={"on": on}, checked=True).kernel("k")
+    y, a, b = np.zeros(1, np.float32), np.full(1, 5, np.float32), np.full(1, 7, np.int32)
+    kernel(1, 1, {"y": y} | ({"a": a} if on else {"b": b}))
+    assert y[0] == (5 if on else 7)
+    with pytest.raises(LaunchError, match="`b`.*another of the same index"):
+        kernel(1, 1, [y, a, b])
+
+
 def test_defines_and_versions():
     text = (
         HEAD
