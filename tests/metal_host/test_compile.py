@@ -169,6 +169,22 @@ def test_bad_declarations(text, message):
         Library("bad.metal", text=HEAD + text + "\n")
 
 
+def test_values_of_function_constants():
+    text = HEAD + (
+        "constant float f [[function_constant(0)]];\nconstant uchar u [[function_constant(1)]];\n"
+        "kernel void k(device float* x [[buffer(0)]]) { x[0] = f; x[1] = u; }\n"
+    )
+    x = np.zeros(2, np.float32)
+    for f in (np.inf, -np.inf, np.nan, -1e-30):
+        Library("v.metal", text=text, constants={"f": f, "u": 255}).kernel("k")(1, 1, [x])
+        np.testing.assert_array_equal(x, np.array([f, 255], np.float32))
+    for u in (256, -1):
+        with pytest.raises(CompileError, match=rf"\['u'\]: {u} does not fit uchar"):
+            Library("v.metal", text=text, constants={"f": 0, "u": u})
+    with pytest.raises(CompileError, match=r"u \(1, uchar\) has no value.*--constant u="):
+        Library("v.metal", text=text, constants={"f": 0})
+
+
 @pytest.mark.parametrize("on", (False, True))
 def test_two_buffers_of_one_index_of_which_a_constant_chooses(on):
     text = HEAD + (
