@@ -161,7 +161,14 @@ def test_host_name_of_a_plain_kernel_and_array_arguments():
             "two kernels.*a",
         ),
         ("kernel void k(device float* x [[buffer(N)]]) {}", "index `N`"),
-        ("kernel void k(device float* x [[buffer(0)]] {}", "unbalanced|expected"),
+        ("kernel void k(device float* x [[buffer(0)]] {}", r"^bad\.metal:3: unbalanced \($"),
+        ("\nkernel void k(device float* x) {}", r"^bad\.metal:4: kernel k"),
+        ("kernel int k(device int* x [[buffer(0)]]) { return 0; }", "returns void, not int"),
+        ("kernel void k(device int* x [[buffer(31)]]) {}", "`x`.*last index is 30"),
+        (
+            "kernel void k(device int* x [[buffer(1)]], device int* y [[buffer(1)]]) {}",
+            r"`x` and `y` are both \[\[buffer\(1\)\]\]",
+        ),
     ],
 )
 def test_bad_declarations(text, message):
