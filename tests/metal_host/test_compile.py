@@ -1,6 +1,7 @@
 """Compiling: includes, function constants, templates, diagnostics, the cache, failures."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -174,6 +175,19 @@ def test_host_name_of_a_plain_kernel_and_array_arguments():
 def test_bad_declarations(text, message):
     with pytest.raises(CompileError, match=message):
         Library("bad.metal", text=HEAD + text + "\n")
+
+
+def test_diagnostics_are_in_metals_words():
+    kernel = "kernel void k(coherent(device) device float* x [[buffer(0)]]) {\n%s\n}\n"
+    for body, message in (
+        ("device float* y = x; y[0] = 1;", r"'device float \*' with.*'coherent\(device\) device"),
+        ("threadgroup float s[4]; device float* y = s;", r"'threadgroup float"),
+        ("double y = x[0];", r"4:1: error: this word is not in the Metal language"),
+        ("float3 y = float4x4(1);", "float3"),
+    ):
+        with pytest.raises(CompileError, match=message) as refused:
+            Library("words.metal", text=HEAD + kernel % body)
+        assert not re.search("__global|__local|ext_vector|zig: ", str(refused.value))
 
 
 def test_values_of_function_constants():
