@@ -1,8 +1,5 @@
-"""Small seeded models of each family, and the comparison of two ways to run one."""
-
-import warnings
+"""These tests need transformers; without it each is skipped with the reason."""
 
 import pytest
-import torch
 
-transformers = pytest.importorskip("transformers", reason="transformers is a test extra")
+pytest.importorskip("transformers", reason="transformers is a test extra")

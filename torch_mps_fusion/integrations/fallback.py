@@ -16,6 +16,11 @@ from torch import Tensor, nn
 from torch_mps_fusion.integrations.gdn_operands import copies_needed, projection_names
 from torch_mps_fusion.ops import supports
 
+try:
+    from transformers.cache_utils import Cache, LinearAttentionLayer
+except ImportError as error:
+    raise ImportError(f"this integration needs transformers >= 5.17: {error}") from error
+
 # Keywords that reach the layer but are meant for others: transformers' own forward ignores them.
 HARMLESS = frozenset(
     {
@@ -61,18 +66,20 @@ def why_original(
 
 def why_not_module(module: Any) -> str | None:
     """Why the op would not compute what this module does, or None."""
-    for name in (*projection_names(module), "out_proj"):
-        if not is_plain(getattr(module, name), nn.Linear):
-            return f"{name} is {_description(getattr(module, name))}, not a plain nn.Linear"
-        if getattr(module, name).bias is not None:
+    children = module._modules  # nn.Module's own attribute lookup is slow
+    for name in (*projection_names(module), "out_proj", "conv1d"):
+        kind = nn.Conv1d if name == "conv1d" else nn.Linear
+        child = children[name]
+        if not is_plain(child, kind):
+            return f"{name} is {_description(child)}, not a plain nn.{kind.__name__}"
+        if child._parameters["bias"] is not None:
             return f"{name} has a bias"
-    if not is_plain(module.conv1d, nn.Conv1d) or module.conv1d.bias is not None:
-        return f"conv1d is {_description(module.conv1d)}, not a plain nn.Conv1d without a bias"
-    norm = type(module.norm)
-    own = norm.__name__.endswith("RMSNormGated") and norm.__module__.startswith("transformers.")
-    if not own or not is_plain(module.norm, norm):
-        return f"norm is {_description(module.norm)}, not transformers' gated norm alone"
-    if module.activation != "silu" or getattr(module.norm, "activation", "silu") != "silu":
+    norm = children["norm"]
+    kind = type(norm)
+    own = kind.__name__.endswith("RMSNormGated") and kind.__module__.startswith("transformers.")
+    if not own or not is_plain(norm, kind):
+        return f"norm is {_description(norm)}, not transformers' gated norm alone"
+    if module.activation != "silu" or norm.__dict__.get("activation", "silu") != "silu":
         return "an activation other than silu"
     return None
 
@@ -133,7 +140,7 @@ def is_plain(child: nn.Module, kind: type) -> bool:
     """Whether calling the child is nothing but its class's forward on its own parameters."""
     return (
         type(child) is kind
-        and type(child.weight) in (nn.Parameter, Tensor)
+        and type(child._parameters["weight"]) in (nn.Parameter, Tensor)
         and not child._forward_hooks
         and not child._forward_pre_hooks
         and "forward" not in child.__dict__
@@ -165,7 +172,10 @@ def _why_not_mode(module: Any, hidden: Tensor) -> str | None:
 
 
 def _needs_grad(module: Any) -> bool:
-    return any([p.requires_grad for p in module.parameters()])  # noqa: C419 (dynamo reads lists)
+    for parameter in module.parameters():  # noqa: SIM110 (a graph takes loops, no generators)
+        if parameter.requires_grad:
+            return True
+    return False
 
 
 def _why_not_tensors(
@@ -174,18 +184,20 @@ def _why_not_tensors(
     if hidden.dim() != 3 or hidden.shape[0] == 0 or hidden.shape[1] == 0:
         return "the input is not (batch, tokens, hidden) with at least one token"
     names = (*projection_names(module), "out_proj", "conv1d", "norm")
-    weights = [getattr(module, name).weight for name in names]
+    weights = [module._modules[name]._parameters["weight"] for name in names]
     for name, weight in zip(names, weights, strict=True):
         if weight.device != hidden.device:
             return f"{name} is on {weight.device} and the input on {hidden.device}"
         if weight.dtype != hidden.dtype:
             return f"{name} is {weight.dtype} and the input {hidden.dtype}"
-        if copies_needed(module, weight_format) and weight.is_inference():
-            return f"{name} is an inference tensor, whose changes cannot be seen"
     for name in ("A_log", "dt_bias"):
-        gate = getattr(module, name)
+        gate = module._parameters[name]
         if gate.device != hidden.device or gate.dtype not in (hidden.dtype, torch.float32):
             return f"{name} is {gate.dtype} on {gate.device}"
+    if copies_needed(module, weight_format) and not torch.compiler.is_compiling():
+        for weight in weights:
+            if weight.is_inference():
+                return "the parameters are inference tensors, whose changes cannot be seen"
     # A mask of another shape is transformers' to broadcast or to refuse.
     if mask is not None and (mask.dim() != 2 or mask.shape != hidden.shape[:2]):
         return "the mask is not (batch, tokens)"
@@ -196,8 +208,6 @@ def _why_not_tensors(
 
 
 def _why_not_cache(module: Any, hidden: Tensor, cache: Any) -> str | None:
-    from transformers.cache_utils import Cache, LinearAttentionLayer
-
     if not isinstance(cache, Cache) or not _inherits(
         cache, Cache, ("update_conv_state", "update_recurrent_state")
     ):
@@ -234,4 +244,7 @@ def _why_not_states(module: Any, hidden: Tensor, conv: Tensor, recurrent: Tensor
 
 
 def _inherits(value: object, base: type, methods: tuple[str, ...]) -> bool:
-    return all([getattr(type(value), m) is getattr(base, m) for m in methods])  # noqa: C419
+    for method in methods:  # noqa: SIM110 (as above)
+        if getattr(type(value), method) is not getattr(base, method):
+            return False
+    return True

@@ -65,12 +65,13 @@ def run(
         # As transformers does: a pad still decays the state, which a mask of the op would not do.
         hidden = (hidden * mask[:, :, None]).to(hidden.dtype)
     in_proj, out_proj = operands(module, weight_format)
+    children, own = module._modules, module._parameters
     weights = (
         in_proj,
-        module.conv1d.weight.squeeze(1),
-        module.A_log,
-        module.dt_bias,
-        module.norm.weight,
+        children["conv1d"]._parameters["weight"].squeeze(1),
+        own["A_log"],
+        own["dt_bias"],
+        children["norm"]._parameters["weight"],
         out_proj,
     )
     geometry = {
@@ -80,7 +81,7 @@ def run(
         "head_v_dim": module.head_v_dim,
         "head_map": "block",
         "weight_format": weight_format,
-        "eps": module.norm.variance_epsilon,
+        "eps": children["norm"].variance_epsilon,
         "variant": variant,
     }
     if cache is None:

@@ -33,8 +33,9 @@ def copies_needed(module: nn.Module, weight_format: str) -> bool:
 
 def operands(module: Any, weight_format: str) -> tuple[list[Tensor], list[Tensor]]:
     """``in_proj`` and ``out_proj`` of the op, in this format."""
-    weights = [getattr(module, name).weight for name in projection_names(module)]
-    out_proj = module.out_proj.weight
+    children = module._modules
+    weights = [children[name]._parameters["weight"] for name in projection_names(module)]
+    out_proj = children["out_proj"]._parameters["weight"]
     if not copies_needed(module, weight_format):
         return weights, [out_proj]
     if weight_format == ROWS and torch.compiler.is_compiling():

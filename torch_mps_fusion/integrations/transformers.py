@@ -38,7 +38,6 @@ from torch_mps_fusion.ops import VARIANTS
 
 __all__ = ["FallbackWarning", "fuse", "fused_layers", "kernel_mapping", "unfuse"]
 
-OLDEST = (5, 17)
 # The classes whose forward is Qwen3.5's, and Qwen3-Next's.
 CLASSES = (
     "Qwen3_5GatedDeltaNet",
@@ -66,13 +65,11 @@ def fuse(model: nn.Module, variant: str = "auto", linears: bool = False) -> nn.M
             module. Their rows are given up: one copy remains.
 
     Raises:
-        ImportError: no transformers, or an older one.
         TypeError: ``model`` is not a module, ``linears`` not a bool.
         ValueError: an unknown variant; no GDN layer; a layer with adapters, hooks or another
             forward; nothing to pack for ``linears``.
         NotImplementedError: the variant (or ``linears``) does not run with this model here.
     """
-    _check_transformers()
     _check_arguments(model, variant, linears)
     layers = dict(gdn_layers(model))
     if not layers:
@@ -160,17 +157,6 @@ def gdn_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _is_fused(module: nn.Module) -> bool:
     return hasattr(module.__dict__.get("forward"), "_tmf_fused")
-
-
-def _check_transformers() -> None:
-    needed = ".".join(map(str, OLDEST))
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(f"fuse needs transformers >= {needed}: {error}") from error
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    if version < OLDEST:
-        raise ImportError(f"fuse needs transformers >= {needed}, not {transformers.__version__}")
 
 
 def _check_arguments(model: object, variant: object, linears: object) -> None:
