@@ -192,17 +192,3 @@ def test_grouped_projections_made_in_inference_mode():
     with pytest.warns(FallbackWarning, match="inference tensors"):
         assert torch.equal(layer_of(model)(X), original(layer_of(model), X))
     check_fused(fuse(make("qwen3_5")))  # which needs no copy
-
-
-def test_transformers_oldest_supported_api():
-    """What the fused layer touches of a cache layer, by name."""
-    layer = transformers.cache_utils.LinearAttentionLayer()
-    for name in (
-        "conv_states",
-        "recurrent_states",
-        "is_conv_states_initialized",
-        "is_recurrent_states_initialized",
-        "has_previous_state",
-    ):
-        assert 0 in getattr(layer, name)
-    assert layer.record_past is False

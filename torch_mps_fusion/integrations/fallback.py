@@ -143,13 +143,19 @@ def is_plain(child: nn.Module, kind: type) -> bool:
         and type(child._parameters["weight"]) in (nn.Parameter, Tensor)
         and not child._forward_hooks
         and not child._forward_pre_hooks
-        and "forward" not in child.__dict__
+        and has_own_forward(child)
     )
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Whether ``module.forward`` is its class's; ``kernels`` also sets that on the instance."""
+    forward = module.__dict__.get("forward")
+    return forward is None or getattr(forward, "__func__", None) is type(module).forward
 
 
 def _description(child: nn.Module) -> str:
     weight = type(child.weight).__name__ if hasattr(child, "weight") else "nothing"
-    hooked = child._forward_hooks or child._forward_pre_hooks or "forward" in child.__dict__
+    hooked = child._forward_hooks or child._forward_pre_hooks or not has_own_forward(child)
     return f"a {type(child).__name__} of {weight}" + (" with hooks" if hooked else "")
 
 
@@ -219,12 +225,12 @@ def _why_not_cache(module: Any, hidden: Tensor, cache: Any) -> str | None:
         return f"the cache holds the layer's states in a {type(layer).__name__}"
     if layer.record_past:
         return "the cache records the past (activate_past_recording, assisted decoding)"
-    initialized = layer.is_conv_states_initialized[0], layer.is_recurrent_states_initialized[0]
-    if initialized[0] != initialized[1]:
-        return "the cache has one of the two states only"
-    if not initialized[0]:
+    conv, recurrent = layer.conv_states[0], layer.recurrent_states[0]
+    if conv is None and recurrent is None:
         return None
-    return _why_not_states(module, hidden, layer.conv_states[0], layer.recurrent_states[0])
+    if conv is None or recurrent is None:
+        return "the cache has one of the two states only"
+    return _why_not_states(module, hidden, conv, recurrent)
 
 
 def _why_not_states(module: Any, hidden: Tensor, conv: Tensor, recurrent: Tensor) -> str | None:

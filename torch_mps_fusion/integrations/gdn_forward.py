@@ -96,7 +96,7 @@ def run(
 def _states(module: Any, layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """The cache layer's two tensors: made by its own method if need be, zero without a past."""
     batch = hidden.shape[0]
-    if not layer.is_conv_states_initialized[0]:
+    if layer.conv_states[0] is None:
         like = hidden.new_empty((batch, module.conv_dim, module.conv_kernel_size))
         layer.lazy_initialization(conv_states=like, conv_kernel_size=module.conv_kernel_size)
         heads = (batch, module.num_v_heads, module.head_v_dim, module.head_k_dim)

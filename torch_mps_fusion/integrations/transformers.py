@@ -26,6 +26,7 @@ from torch_mps_fusion import packing
 from torch_mps_fusion.integrations.fallback import (
     FallbackWarning,
     geometry,
+    has_own_forward,
     is_plain,
     why_not_module,
     why_not_supported,
@@ -177,7 +178,7 @@ def _no_layers(model: nn.Module) -> str:
 
 
 def _check_layer(name: str, module: Any, variant: str) -> None:
-    if "forward" in module.__dict__ and not _is_fused(module):
+    if not has_own_forward(module) and not _is_fused(module):
         raise ValueError(
             f"model: {name}.forward has been replaced already (hooks of accelerate, another "
             "kernel); accepted: the class's own"
@@ -218,8 +219,9 @@ def _packable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
     inside = {id(part) for _, layer in gdn_layers(model) for part in layer.modules()}
     for parent in model.modules():
         for name, child in parent.named_children():
-            if id(parent) in inside or not is_plain(child, nn.Linear):
+            if id(parent) in inside or not isinstance(child, nn.Linear):
                 continue
+            plain = is_plain(child, nn.Linear) and child.bias is None
             fits = child.weight.dtype in packing.DTYPES and child.in_features % packing.BLOCK_K == 0
-            if child.bias is None and fits and uses[id(child.weight)] == 1:
+            if plain and fits and uses[id(child.weight)] == 1:
                 yield parent, name, child
