@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-import transformers
 from small_models import FAMILIES, TEXT, generate, make
 
 from torch_mps_fusion.integrations.transformers import (
