@@ -164,8 +164,8 @@ def test_G5_repeats_are_bit_identical_among_operators_of_torch(shader_device) ->
         assert_equal(cpu(tuple(t.clone() for t in got)), first)
 
 
-def test_J1_every_number_of_tokens_without_new_pipelines(shader_device) -> None:
-    """T from 1 to 24: what is compiled for the first serves all."""
+def test_the_number_of_tokens_does_not_touch_the_bits(shader_device) -> None:
+    """T from 1 to 24 of one sequence."""
     layer, hidden, _ = make((Shape(), torch.float32, 1, 24, False))
     there = moved(layer, shader_device)
     whole = None

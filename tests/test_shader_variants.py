@@ -27,7 +27,7 @@ from cases import (
 from compare import assert_close, assert_equal, reference_layer, run_layer, run_layer_in_place
 from settings import BLOCK, RAGGED, TILED, Setting, make_case
 
-from torch_mps_fusion import host_kernels
+from torch_mps_fusion import host_kernels, plan
 
 VARIANTS = ("packed", "core")
 BF16 = torch.bfloat16
@@ -115,7 +115,10 @@ def test_B3_B10_more_than_65536_tokens():
     """Against the native kernels, which are compared with float64 elsewhere."""
     shape = Shape(32, 1, 1, 32, 32)
     layer = make_layer(shape, torch.float32)
-    hidden, states = make_hidden(shape, 1, 70_000, torch.float32), make_states(shape, 1, torch.float32)
+    hidden, states = (
+        make_hidden(shape, 1, 70_000, torch.float32),
+        make_states(shape, 1, torch.float32),
+    )
     with host_kernels.running(threads=2) as launches:
         actual = run_layer(pack_layer(layer), hidden, states, variant="core")
     assert sum(launch.family == "core" for launch in launches) > 1
@@ -125,7 +128,10 @@ def test_B3_B10_more_than_65536_tokens():
 def test_B5_more_than_65536_convolution_channels_in_a_batch():
     shape = Shape(32, 1, 1, 32, 32)
     layer = make_layer(shape, torch.float32)
-    hidden, states = make_hidden(shape, 700, 1, torch.float32), make_states(shape, 700, torch.float32)
+    hidden, states = (
+        make_hidden(shape, 700, 1, torch.float32),
+        make_states(shape, 700, torch.float32),
+    )
     actual = run_layer(pack_layer(layer), hidden, states, variant="core")
     assert_close(actual, run_layer(layer, hidden, states, variant="native"), torch.float32)
 
@@ -207,9 +213,7 @@ def test_I5_views_of_every_tensor(variant):
         # a head's elements stay contiguous, at an offset that is no multiple of 16 bytes
         states = view(conv), offset_view(recurrent.mT).mT
         mask = strided_view(case.mask) if view is strided_view else case.mask
-        assert_equal(
-            run_layer(viewed, view(case.hidden), states, mask, variant=variant), expected
-        )
+        assert_equal(run_layer(viewed, view(case.hidden), states, mask, variant=variant), expected)
     views, buffers = zip(*(guarded(s) for s in case.states), strict=True)
     output = run_layer_in_place(layer, case.hidden, views, case.mask, variant=variant)
     assert_equal((output, *views), expected)
@@ -311,6 +315,23 @@ def test_J1_lengths_leave_nothing_behind():
     run_lengths(range(1, 1024, 25))
     assert host_kernels._compile.cache_info().currsize == compiled
     assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") < 16 << 20
+
+
+def test_threadgroup_memory_is_what_the_planner_says():
+    """As metal_host counts it, for dims that differ."""
+    case = make_case(UNEVEN, BF16, 2, 40)
+    layer = pack_layer(replace(case.layer, input_norm_weight=case.layer.norm_weight[:64].clone()))
+    hidden, states, mask = given(case)
+    for variant in VARIANTS:
+        with host_kernels.running() as launches:
+            run_layer(layer, hidden, states, mask, variant=variant)
+        planned = plan.plan_layer(
+            hidden, *layer.weights, layer.input_norm_weight, *states, mask,
+            **layer.keywords, variant=variant, device="host",
+        )  # fmt: skip
+        found = [(x.kernel, x.result.counters.threadgroup_bytes) for x in launches]
+        assert found == [(d.kernel, d.threadgroup_bytes) for d in planned.kernels]
+        assert [x.constants for x in launches] == [d.constants for d in planned.kernels]
 
 
 # ------------------------------------------------------------------------------------- refusals

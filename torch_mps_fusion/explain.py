@@ -104,8 +104,8 @@ def aligned(lines: list[tuple[str, ...]]) -> list[str]:
 def table(program: Program, spec: devices.DeviceSpec) -> list[str]:
     """One line a dispatch; blocks of one stage that follow each other are counted, not listed."""
     header = (
-        "stage", "grid", "threads", "weights MB", "state MB", "other MB", "memory us", "estimate us",
-        "kernel",
+        "stage", "grid", "threads", "weights MB", "state MB", "other MB", "memory us",
+        "estimate us", "kernel",
     )  # fmt: skip
     lines: list[tuple[str, ...]] = [header]
     seen: dict[str, int] = {}
@@ -153,7 +153,11 @@ def totals(program: Program, spec: devices.DeviceSpec) -> list[str]:
 
 
 def comparison(
-    config: GDNConfig, dtype: torch.dtype, variants: list[str], given: dict, spec: devices.DeviceSpec
+    config: GDNConfig,
+    dtype: torch.dtype,
+    variants: list[str],
+    given: dict,
+    spec: devices.DeviceSpec,
 ) -> list[str]:
     """Each variant's bytes and boundaries, as a range of predicted times."""
     lines: list[tuple[str, ...]] = [("variant", "dispatches", "MB", "predicted us")]

@@ -65,7 +65,8 @@ def test_B4_H1_H2_large_calls(variant, batch, tokens, on):
     for d in between(program):
         # one sequence and one token of 48 heads is the least that can be dispatched
         assert d.estimate_us <= 1000, d
-        args = dict(zip(abi.fields("GdnArgs"), struct.unpack("<22i2f", d.arguments[-1][1])))
+        values = struct.unpack("<22i2f", d.arguments[-1][1])
+        args = dict(zip(abi.fields("GdnArgs"), values, strict=True))
         taken[d.family] = taken.get(d.family, 0) + args["batch"] * args["count"]
     assert set(taken.values()) == {batch * tokens}
 
@@ -148,6 +149,11 @@ REFUSED = [
     ({"on": "M9"}, "device: got 'M9'"),
     ({"on": "M1;speed=2"}, "device: got 'speed'"),
     ({"on": "M1;cores=x"}, "device: cores: got 'x'"),
+    ({"on": "M1;msl=300"}, "device: msl: got 300; accepted: 310"),
+    (
+        {"on": "M1;threadgroup_memory=16000"},
+        "threadgroup memory: got 16000; accepted: at least 165",
+    ),
     ({"geometry": ";tile=nt9"}, "geometry: tile: got 'nt9'"),
     ({"geometry": ";rule=r3s4"}, "geometry: rule"),
     ({"geometry": ";core=r1"}, "geometry: core"),
