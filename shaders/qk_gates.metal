@@ -32,11 +32,11 @@ template <typename T, int DK, int DV>
 #pragma unroll
   for (int n = 0; n < N; ++n) Q[at + n] = q[n], K[at + n] = k[n];
   if (lane == 0) KQ[row * args.k_heads + hk] = kq;
-  for (uint n = lane; n < args.v_heads / args.k_heads; n += 32) {
-    const uint h = value_head(args, hk, n);
+  // gates know no key head: an equal share of the value heads, whatever the map
+  const uint share = args.v_heads / args.k_heads;
+  for (uint h = hk * share + lane; h < (hk + 1) * share; h += 32)
     gates[row * args.v_heads + h] =
         gates_of<T>(Y + row * args.y_stride, columns_of<DK, DV>(args), A_log, dt_bias, h);
-  }
 }
 
 #define TMF_FOR_DIMS(dk, dv) TMF_KERNELS("qk_gates", "dk" #dk "dv" #dv "__simd", qk_gates, dk, dv)

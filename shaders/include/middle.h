@@ -33,10 +33,6 @@ inline Columns columns_of(constant GdnArgs& args) {
 inline uint key_head(constant GdnArgs& args, uint h) {
   return kTiledHeads ? h % args.k_heads : h / (args.v_heads / args.k_heads);
 }
-// The i-th of the value heads that share key head hk.
-inline uint value_head(constant GdnArgs& args, uint hk, uint i) {
-  return kTiledHeads ? i * args.k_heads + hk : hk * (args.v_heads / args.k_heads) + i;
-}
 inline bool live(constant GdnArgs& args, device const uchar* mask, uint b, uint t) {
   return !kMask || mask[long(b) * args.mask_batch + long(t) * args.mask_token] != 0;
 }

@@ -293,7 +293,7 @@ class Program:
             )
             self._add(
                 f"tmf_qk_gates_{io}_f32_{dims}__simd",
-                self._use("kMask", "kTiledHeads", "kFloatA", "kFloatDt"),
+                self._use("kMask", "kFloatA", "kFloatDt"),
                 (ceil(count * s.num_k_heads / 8), b),
                 256,
                 [C, self.Y, la.A_log, la.dt_bias, self.mask, Q, K, KQ, gates, args],

@@ -127,6 +127,15 @@ def test_states_in_place_and_in_either_order(variant, keys_adjacent):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_a_wide_conv_state_moves_in_place(variant):
+    """By one entry, and with rows for two passes of the projection that writes it."""
+    case = make_case(Setting(BLOCK, width=5), torch.bfloat16, 9, 1)
+    expected = program(case, variant)
+    assert torch.equal(expected.conv_out[..., :4], case.states[0][..., 1:])
+    assert_equal(program(case, variant, in_place=True).results, expected.results)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_states_as_views_of_larger_buffers(variant):
     """Batch, head, channel and time strides are taken as given; what lies between is not read."""
     case = make_case(Setting(BLOCK), torch.bfloat16, 2, 3)
