@@ -21,7 +21,7 @@ def sources() -> list[str]:
 
 
 def embed_shaders() -> None:
-    """Writes the flat shader texts as a C++ source: a Metal library is made of a text at run time."""
+    """Writes the flat shader texts as a C++ source: Metal makes libraries of texts."""
     path = ROOT / "tools" / "embed_shaders.py"
     spec = importlib.util.spec_from_file_location("embed_shaders", path)
     module = importlib.util.module_from_spec(spec)

@@ -47,7 +47,9 @@ bool usable_state(const Tensor& t) {
   return (keys || values) && whole_words(0) && whole_words(1) && on_word(t);
 }
 
-Tensor usable_copy(const Tensor& t) { return t.transpose(2, 3).contiguous().transpose(2, 3); }
+Tensor usable_copy(const Tensor& t) {
+  return t.transpose(2, 3).clone(at::MemoryFormat::Contiguous).transpose(2, 3);
+}
 
 plan::ConvLayout conv_layout(const Tensor& t) {
   return {stride_of(t, 0), stride_of(t, 1), stride_of(t, 2)};

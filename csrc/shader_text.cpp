@@ -21,8 +21,9 @@ std::pair<size_t, std::string_view> find_io(std::string_view kernel) {
       return {at + field.size(), number};
     }
   }
-  throw std::invalid_argument("kernel: '" + std::string(kernel) +
-                              "' is not a kernel name; accepted: tmf_<op>_<io>_f32_<tile>__<scope>");
+  throw std::invalid_argument(
+      "kernel: '" + std::string(kernel) +
+      "' is not a kernel name; accepted: tmf_<op>_<io>_f32_<tile>__<scope>");
 }
 
 std::string define(std::string_view name, std::string_view value) {

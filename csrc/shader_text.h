@@ -29,7 +29,8 @@ const std::vector<ShaderFamily>& shader_families();
 const ShaderFamily& shader_family(std::string_view name);
 
 // Macro definitions, one a line, with which a family's text compiles little else than `kernel`:
-// the io type and the sizes in its name. Throws std::invalid_argument for what is not a kernel name.
+// the io type and the sizes in its name. Throws std::invalid_argument for what is not a kernel
+// name.
 std::string kernel_macros(std::string_view kernel);
 
 // The text to compile for a kernel: its macros, then the family's text.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from torch_mps_fusion import _C  # noqa: F401 (registers the ops)
+from torch_mps_fusion import _C, packing  # noqa: F401 (_C registers the ops)
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device
 from torch_mps_fusion.models.names import (
@@ -16,8 +16,12 @@ from torch_mps_fusion.models.names import (
     INPUT_NORM_PARAMETER,
     parameter_shapes,
 )
+from torch_mps_fusion.models.operands import OPERANDS, join
+from torch_mps_fusion.models.packed_module import ROWS, PackedProjections
 from torch_mps_fusion.models.random_weights import random_weights
 from torch_mps_fusion.state import GDNState
+
+SHADER_VARIANTS = ("packed", "core", "hybrid", "mega")
 
 
 class Weight(nn.Module):
@@ -26,7 +30,7 @@ class Weight(nn.Module):
     weight: nn.Parameter
 
 
-class GatedDeltaNet(nn.Module):
+class GatedDeltaNet(PackedProjections):
     """One GDN layer with the parameter names of Qwen3.5 checkpoints.
 
     Parameters are for inference: they are made with ``requires_grad=False``. With
@@ -83,7 +87,10 @@ class GatedDeltaNet(nn.Module):
         """A layer with seeded random weights (see ``random_weights``); it knows nothing."""
         target = resolve_device(device)
         weights = random_weights(config, dtype=dtype, seed=seed, with_input_norm=with_input_norm)
-        return cls(config, {name: tensor.to(target) for name, tensor in weights.items()})
+        weights = {name: tensor.to(target) for name, tensor in weights.items()}
+        for names in OPERANDS.values():
+            weights |= zip(names, join([weights[name] for name in names]), strict=True)
+        return cls(config, weights)
 
     @classmethod
     def from_safetensors(
@@ -110,11 +117,11 @@ class GatedDeltaNet(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The model dtype, that of activations, projections and the convolution state."""
-        return self.out_proj.weight.dtype
+        return self.norm.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.out_proj.weight.device
+        return self.norm.weight.device
 
     def new_state(self, batch_size: int) -> GDNState:
         """The state before the first token, for ``batch_size`` sequences; W is K."""
@@ -152,18 +159,15 @@ class GatedDeltaNet(nn.Module):
         if state is not None and not isinstance(state, GDNState):
             raise TypeError(f"state must be a GDNState or None, got {type(state).__name__}")
         config = self.config
+        weight_format = format_for(variant, x.device)
+        in_proj, out_proj = self.projections(weight_format)
         weights = (
-            [
-                self.in_proj_qkv.weight,
-                self.in_proj_z.weight,
-                self.in_proj_b.weight,
-                self.in_proj_a.weight,
-            ],
+            in_proj,
             self.conv1d.weight.squeeze(1),
             self.A_log,
             self.dt_bias,
             self.norm.weight,
-            [self.out_proj.weight],
+            out_proj,
             self.input_norm_weight,
         )
         keywords = {
@@ -172,6 +176,7 @@ class GatedDeltaNet(nn.Module):
             "head_k_dim": config.head_k_dim,
             "head_v_dim": config.head_v_dim,
             "head_map": "block",
+            "weight_format": weight_format,
             "eps": config.rms_norm_eps,
             "variant": variant,
         }
@@ -188,6 +193,13 @@ class GatedDeltaNet(nn.Module):
             f"value heads {c.num_v_heads} x {c.head_v_dim}, conv {c.conv_kernel_size}, "
             f"input norm {self.input_norm_weight is not None}, {self.dtype}, {self.device}"
         )
+
+
+def format_for(variant: str, device: torch.device) -> str:
+    """The weight_format that a variant reads on a device; an unknown variant reads rows."""
+    if variant not in SHADER_VARIANTS:
+        return ROWS
+    return packing.format_name("nvidia" if device.type == "cuda" else "apple")
 
 
 def _check_weights(config: GDNConfig, weights: Mapping[str, Tensor]) -> None:

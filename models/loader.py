@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_mps_fusion.models import convert, names
+from torch_mps_fusion.models import convert, names, operands
 from torch_mps_fusion.models.checkpoint import Checkpoint, CheckpointError, TensorInfo
 from torch_mps_fusion.models.config import GDNConfig
 
@@ -240,12 +240,20 @@ def _read_layer(
     layer: _Layer, config: GDNConfig, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
+    grouped: dict[str, Tensor] = {}
     if names.GROUPED_PROJECTIONS[0] in layer.full_names:
-        cpu = torch.device("cpu")
-        qkvz, ba = (layer.read(name, cpu, dtype) for name in names.GROUPED_PROJECTIONS)
-        weights |= {n: t.to(device) for n, t in convert.split_grouped(config, qkvz, ba).items()}
+        qkvz, ba = (layer.read(n, torch.device("cpu"), dtype) for n in names.GROUPED_PROJECTIONS)
+        grouped = convert.split_grouped(config, qkvz, ba)
+    shapes = names.parameter_shapes(config)
+    for operand in operands.OPERANDS.values():
+        # Read into the place where they can be packed without a second copy.
+        rows = [shapes[name][0] for name in operand]
+        views = operands.new_buffer(rows, shapes[operand[0]][1], dtype, device)
+        for name, view in zip(operand, views, strict=True):
+            view.copy_(grouped[name] if name in grouped else layer.read(name, device, dtype))
+            weights[name] = view
     for name in layer.full_names:
-        if name in names.GROUPED_PROJECTIONS:
+        if name in weights or name in names.GROUPED_PROJECTIONS:
             continue
         kept = name in names.DECAY_PARAMETERS and _STORED[layer.infos[name].dtype] != dtype
         own = names.INPUT_NORM_PARAMETER if name == names.INPUT_NORM else name

@@ -1,4 +1,8 @@
-"""What all tests share: which variants run here, and poisoned allocations."""
+"""What all tests share: which variants and devices run here, and poisoned allocations."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +13,30 @@ from cases import CPU_VARIANTS
 def variant(request: pytest.FixtureRequest) -> str:
     """Each variant that runs on CPU tensors."""
     return request.param
+
+
+@pytest.fixture(params=["cpu", "mps"])
+def shader_device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each device that runs our shaders: "mps" is the real one, else the fake one of tests/apple,
+    which must end the test without a fault."""
+    if request.param == "cpu" or torch.backends.mps.is_available():
+        yield request.param
+        return
+    fake = request.getfixturevalue("fake_mps")
+    fake.faults()
+    before = fake.counters()["dispatches"]
+    yield "mps"
+    fake.synchronize()
+    assert fake.faults() == []
+    assert fake.counters()["dispatches"] > before
+
+
+@pytest.fixture(scope="session")
+def fake_mps():
+    sys.path.insert(0, str(Path(__file__).parent / "apple"))
+    import needs
+
+    return needs.device()
 
 
 @pytest.fixture(autouse=True)

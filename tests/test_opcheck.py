@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import DTYPES, SMALL, make_hidden, make_layer, make_states, strided_view
+from cases import DTYPES, SMALL, make_hidden, make_layer, make_states, pack_layer, strided_view
 from torch.library import opcheck
 
 ops = torch.ops.mps_fusion
@@ -39,6 +39,17 @@ def test_A7_gdn_layer_in_place(dk_contiguous, dtype):
     layer, hidden = make_layer(SMALL, dtype), make_hidden(SMALL, 2, 3, dtype)
     states = make_states(SMALL, 2, dtype, dk_contiguous=dk_contiguous)
     opcheck(ops.gdn_layer_.default, (hidden, *states, *layer.weights), layer.keywords)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("variant", ("packed", "core"))
+def test_A7_packed_weights(variant, dtype):
+    layer = pack_layer(make_layer(SMALL, dtype, input_norm=True))
+    keywords = {**layer.keywords, "variant": variant}
+    hidden, states = strided_view(make_hidden(SMALL, 2, 3, dtype)), make_states(SMALL, 2, dtype)
+    norm = layer.input_norm_weight
+    opcheck(ops.gdn_layer.default, (hidden, *layer.weights, norm, *states), keywords)
+    opcheck(ops.gdn_layer_.default, (hidden, *states, *layer.weights, norm), keywords)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""Embeds the flat text of every shader family in a C++ source: python tools/embed_shaders.py OUT.cpp
+"""Embeds the flat text of every shader family in a C++ source: tools/embed_shaders.py OUT.cpp
 
 Run by the build. The source defines the table of csrc/shader_text.h.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
+import time
 
 import torch
 
@@ -16,11 +17,23 @@ OPTIONAL = {
     "scipy": "benchmarks: pip install 'torch-mps-fusion[bench]'",
 }
 
+# One kernel of each shader family: if it becomes a pipeline, so can the family's others.
+KERNELS = {
+    "rms_norm": "tmf_rms_norm_bf16_f32_n256__group",
+    "projection": "tmf_projection_bf16_f32_nt1u2p__group",
+    "conv": "tmf_conv_bf16_f32_n256__thread",
+    "qk_gates": "tmf_qk_gates_bf16_f32_dk128dv128__simd",
+    "rule": "tmf_rule_bf16_f32_dk128dv128r1s4__group",
+    "gated_norm": "tmf_gated_norm_bf16_f32_dk128dv128__simd",
+    "core": "tmf_core_bf16_f32_dk128dv128r2__group",
+}
+
 
 def run_doctor() -> int:
     """Prints the findings; returns 0 (a missing optional part is not a failure)."""
     for title, findings in (
         ("Here", environment()),
+        ("Shader families on mps", families()),
         ("Optional packages", optional_packages()),
         ("Variants (9B shape, bfloat16)", variants()),
     ):
@@ -61,6 +74,20 @@ def mps_finding() -> str:
     if not torch.backends.mps.is_built():
         return "not available: this torch was built without MPS"
     return "not available: macOS 14 or later on Apple silicon is needed"
+
+
+def families() -> list[tuple[str, str]]:
+    """Whether Metal makes a pipeline of each family, with its message and the time where it was
+    tried: a family that fails takes no other one down."""
+    if not torch.backends.mps.is_available():
+        return [(", ".join(KERNELS), "not tried: no mps device")]
+    findings = []
+    for family, kernel in KERNELS.items():
+        begin = time.perf_counter()
+        message = torch.ops.mps_fusion._prepare_kernel("mps", family, kernel)
+        seconds = time.perf_counter() - begin
+        findings.append((family, message or f"compiles ({seconds:.2f} s)"))
+    return findings
 
 
 def optional_packages() -> list[tuple[str, str]]:

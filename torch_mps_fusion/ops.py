@@ -42,10 +42,13 @@ def supports(
     head_map: str = "block",
     weight_format: str = "rows",
     rows: int = 1,
+    hidden_size: int = 0,
 ) -> Support:
     """Whether ``gdn_layer`` runs with these arguments: exactly what runs, nothing else.
 
-    ``rows`` is the number of tokens in a call. An unknown ``variant`` or ``head_map`` is an error.
+    ``rows`` is the number of tokens in a call; ``hidden_size`` 0 is not looked at. An unknown
+    ``variant`` or ``head_map`` is an error. On the CPU, ``packed`` and ``core`` run in
+    ``metal_host``, whose compiler is no part of the answer: a call without one says what to install.
     """
     reason = torch.ops.mps_fusion._supports(
         torch.device(device).type,
@@ -59,6 +62,7 @@ def supports(
         head_map=head_map,
         weight_format=weight_format,
         rows=rows,
+        hidden_size=hidden_size,
     )
     return Support(not reason, reason)
 
@@ -90,11 +94,12 @@ def gdn_layer(
     Args:
         hidden: (B, T, hidden), float32, float16 or bfloat16: the layer's dtype.
         in_proj: the rows of q, k, v, z, b, a as one tensor (conv_dim + Hv Dv + 2 Hv, hidden), or
-            the checkpoint's four: qkv (conv_dim, hidden), z, b, a.
+            the checkpoint's four: qkv (conv_dim, hidden), z, b, a. Packed: one flat tensor, as
+            ``packing.pack`` makes it of all of them.
         conv_weight: (conv_dim, K), conv_dim = 2 Hk Dk + Hv Dv.
         A_log, dt_bias: (Hv), the layer's dtype or float32.
         norm_weight: (Dv), used as ``w``.
-        out_proj: one tensor (hidden, Hv Dv).
+        out_proj: one tensor (hidden, Hv Dv); packed: flat, on 16 bytes, like ``in_proj``.
         input_norm_weight: (hidden), used as ``1 + w``; given, the input is normalised and
             ``hidden`` is added to the result.
         conv_state: (B, conv_dim, W), W >= K - 1, the last W inputs of the convolution, oldest
@@ -102,6 +107,8 @@ def gdn_layer(
         recurrent_state: (B, Hv, Dk, Dv) float32, Dk or Dv contiguous.
         mask: (B, T) bool, true for real tokens. A masked token acts as if it were not there.
         head_map: ``block`` (safetensors) or ``tiled`` (GGUF).
+        weight_format: ``rows`` for ``stock``, ``native`` and ``auto``; the device's packed format
+            for ``packed`` and ``core``. Nothing is packed inside a call.
         eps: of both RMS norms.
 
     Returns:
@@ -128,6 +135,25 @@ def gdn_layer(
         weight_format=weight_format,
         eps=eps,
         variant=variant,
+    )
+
+
+def packed_linear(
+    x: Tensor, weight: Sequence[Tensor], *, out_features: int, weight_format: str
+) -> Tensor:
+    """``x`` times a packed weight: any linear of a model without a bias.
+
+    Args:
+        x: (.., K), float32, float16 or bfloat16, K a multiple of 32.
+        weight: one flat tensor on 16 bytes: ``packing.pack`` of (out_features, K), dtype of ``x``.
+        weight_format: the packed format of the device, ``packing.format_name(lanes)``.
+
+    Returns:
+        (.., out_features). A row's bits do not depend on the other rows while there are at most as
+        many as the device's row threshold; above it the product is aten's, on the weight unpacked.
+    """
+    return torch.ops.mps_fusion.packed_linear(
+        x, weight, out_features=out_features, weight_format=weight_format
     )
 
 

@@ -136,19 +136,9 @@ def _chunks(rows: int, k: int) -> range:
     return range(0, rows, max(TILE, CHUNK // k // TILE * TILE))
 
 
-@torch.no_grad()
-def pack(
-    weights: Tensor | Sequence[Tensor], weight_format: str, *, out: Tensor | None = None
-) -> Tensor:
-    """Packs one weight [N, K], or several with the same K one below the other, as one operand.
-
-    Returns a flat tensor of `packed_numel(N, K)` elements, same dtype and device. `out`, a
-    contiguous tensor of that size, receives it; it may be the storage of the only weight, if
-    N % 16 == 0 (rows of tiles are permuted in place). Beyond the result, memory for `CHUNK`
-    elements or one row of tiles is used. ValueError for anything that is not accepted.
-    """
-    weights = [weights] if isinstance(weights, Tensor) else list(weights)
-    lanes = lane_map(weight_format)
+def check(weights: Sequence[Tensor], weight_format: str) -> None:
+    """ValueError unless these weights can be packed one below the other in this format."""
+    lane_map(weight_format)
     if not weights:
         raise ValueError("weights: an empty sequence; at least one weight is needed")
     first = weights[0]
@@ -164,6 +154,22 @@ def pack(
             raise ValueError(
                 f"weights[{i}]: {weight.shape[1]} input features; weights[0] has {first.shape[1]}"
             )
+
+
+@torch.no_grad()
+def pack(
+    weights: Tensor | Sequence[Tensor], weight_format: str, *, out: Tensor | None = None
+) -> Tensor:
+    """Packs one weight [N, K], or several with the same K one below the other, as one operand.
+
+    Returns a flat tensor of `packed_numel(N, K)` elements, same dtype and device. `out`, a
+    contiguous tensor of that size, receives it; it may be the storage of the only weight, if
+    N % 16 == 0 (rows of tiles are permuted in place). Beyond the result, memory for `CHUNK`
+    elements or one row of tiles is used. ValueError for anything that is not accepted.
+    """
+    weights = [weights] if isinstance(weights, Tensor) else list(weights)
+    check(weights, weight_format)
+    lanes, first = lane_map(weight_format), weights[0]
     k = first.shape[1]
     rows = padded_rows(sum(weight.shape[0] for weight in weights))
     if out is None:
@@ -195,7 +201,8 @@ def unpack(
 ) -> Tensor:
     """The weight [out_features, in_features] whose packed form this is: the inverse of `pack`.
 
-    `out`, if given, receives it; it may not share memory with `packed`.
+    `out`, if given, receives it; it may be `packed` itself as [out_features, in_features], if
+    out_features % 16 == 0 (rows of tiles are permuted in place).
     """
     lanes = lane_map(weight_format)
     _check("packed", packed.dtype, in_features)

@@ -11,7 +11,8 @@ namespace tmf::mps {
 // Metal's limit of inline bytes.
 constexpr uint32_t kMostInlineBytes = 4096;
 
-// Made inside the stream's queue block and gone at its end: it owns nothing, opens and ends nothing.
+// Made inside the stream's queue block and gone at its end: it owns nothing, opens and ends
+// nothing.
 class MetalEncoder final : public Encoder {
  public:
   MetalEncoder(id<MTLComputeCommandEncoder> encoder, id<MTLDevice> device, Pipelines& pipelines)

@@ -5,7 +5,9 @@
 #include <torch/version.h>
 
 #include <exception>
+#include <string_view>
 
+#include "mps/memory.h"
 #include "mps/metal_encoder.h"
 
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -15,11 +17,15 @@
 namespace tmf::mps {
 namespace {
 
+// "Apple M1 Max" is "M1 Max" in the planner's table.
+constexpr std::string_view kMaker = "Apple ";
+
 // Refuses what Metal would not take, before anything is encoded.
 void check(const plan::Dispatch& dispatch, id<MTLComputePipelineState> pipeline) {
   const auto most = [pipeline maxTotalThreadsPerThreadgroup];
-  TORCH_CHECK(dispatch.threads > 0 && dispatch.threads <= most, "mps_fusion: ",
-              dispatch.kernel.name, ": threads: got ", dispatch.threads, "; accepted: 1 to ", most);
+  TORCH_CHECK(dispatch.threads > 0 && dispatch.threads <= most,
+              "mps_fusion: ", dispatch.kernel.name, ": threads: got ", dispatch.threads,
+              "; accepted: 1 to ", most);
   for (const uint32_t groups : dispatch.grid) {
     TORCH_CHECK(groups > 0, "mps_fusion: ", dispatch.kernel.name, ": grid: got an empty one");
   }
@@ -47,15 +53,21 @@ class MpsRunner final : public Runner {
       check(dispatch, pipelines_.get(device, dispatch.kernel));
     }
     at::mps::dispatch_sync_with_rethrow(stream->queue(), ^{
-      @autoreleasepool {
+      in_pool([&] {
         MetalEncoder encoder(stream->commandEncoder(), device, pipelines_);
         // PyTorch's encoder may come to run dispatches concurrently: what was encoded before this
         // program comes first, what follows comes after it.
         if (!program.dispatches.front().barrier_before) encoder.barrier();
         encode(program, buffers, encoder);
         encoder.barrier();
-      }
+      });
     });
+  }
+
+  std::string device_name() const override {
+    std::string name;
+    in_pool([&] { name = [[at::mps::getCurrentMPSStream()->device() name] UTF8String]; });
+    return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
   }
 
   std::string prepare(const plan::Kernel& kernel) override {

@@ -19,6 +19,8 @@ class Pipelines {
 
  private:
   id<MTLLibrary> library(id<MTLDevice> device, const plan::Kernel& kernel);
+  id<MTLComputePipelineState> make(id<MTLDevice> device, const plan::Kernel& kernel,
+                                   const std::string& key);
 
   std::mutex mutex_;
   // Owned, and never given up: their number is bounded by the kernels and their constants.

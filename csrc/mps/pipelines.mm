@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "mps/owned.h"
+#include "mps/memory.h"
 #include "shader_text.h"
 
 namespace tmf::mps {
@@ -88,24 +88,29 @@ id<MTLLibrary> Pipelines::library(id<MTLDevice> device, const plan::Kernel& kern
   return libraries_.emplace(key, made.give()).first->second;
 }
 
+id<MTLComputePipelineState> Pipelines::make(id<MTLDevice> device, const plan::Kernel& kernel,
+                                            const std::string& key) {
+  NSError* error = nil;
+  const auto values = constant_values(kernel);
+  const Owned<id<MTLFunction>> function([library(device, kernel)
+      newFunctionWithName:string(kernel.name)
+           constantValues:values.get()
+                    error:&error]);
+  TORCH_CHECK(function.get() != nil, "mps_fusion: shader family '", kernel.family,
+              "' has no kernel ", key, ": ", message(error));
+  Owned<id<MTLComputePipelineState>> made([device newComputePipelineStateWithFunction:function.get()
+                                                                                error:&error]);
+  TORCH_CHECK(made.get() != nil, "mps_fusion: no pipeline for ", key, ": ", message(error));
+  return pipelines_.emplace(key, made.give()).first->second;
+}
+
 id<MTLComputePipelineState> Pipelines::get(id<MTLDevice> device, const plan::Kernel& kernel) {
   const std::string key = key_of(kernel);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (const auto found = pipelines_.find(key); found != pipelines_.end()) return found->second;
-  @autoreleasepool {
-    NSError* error = nil;
-    const auto values = constant_values(kernel);
-    const Owned<id<MTLFunction>> function(
-        [library(device, kernel) newFunctionWithName:string(kernel.name)
-                                      constantValues:values.get()
-                                               error:&error]);
-    TORCH_CHECK(function.get() != nil, "mps_fusion: shader family '", kernel.family,
-                "' has no kernel ", key, ": ", message(error));
-    Owned<id<MTLComputePipelineState>> made(
-        [device newComputePipelineStateWithFunction:function.get() error:&error]);
-    TORCH_CHECK(made.get() != nil, "mps_fusion: no pipeline for ", key, ": ", message(error));
-    return pipelines_.emplace(key, made.give()).first->second;
-  }
+  id<MTLComputePipelineState> pipeline = nil;
+  in_pool([&] { pipeline = make(device, kernel, key); });
+  return pipeline;
 }
 
 }  // namespace tmf::mps

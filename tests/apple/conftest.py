@@ -1,39 +1,43 @@
-"""What the Apple checks need of the machine: a clear skip where it is missing, a failure in CI."""
+"""Wheels and the fake device as fixtures; programs of the shader tests are run here too."""
 
 from __future__ import annotations
 
-import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
+import fake_device
+import needs
 import pytest
 import wheels
 
-
-def missing(what: str) -> NoReturn:
-    """Skips; fails where TMF_CI is set, as CI installs everything."""
-    if os.environ.get("TMF_CI"):
-        pytest.fail(f"missing in CI: {what}")
-    pytest.skip(what)
-
-
-def wheel(name: str) -> Path:
-    try:
-        return wheels.unpacked(name)
-    except OSError as error:
-        missing(str(error))
+sys.path += [str(Path(__file__).parents[1] / "shaders")]
 
 
 @pytest.fixture(scope="session")
 def pyobjc() -> Path:
-    return wheel("pyobjc")
+    return needs.wheel("pyobjc")
 
 
 @pytest.fixture(scope="session")
 def mlx_metal() -> Path:
-    return wheel("mlx-metal")
+    return needs.wheel("mlx-metal")
 
 
 @pytest.fixture(scope="session", params=wheels.TORCHES)
 def mac_torch(request: pytest.FixtureRequest) -> Path:
-    return wheel(request.param)
+    return needs.wheel(request.param)
+
+
+@pytest.fixture(scope="module")
+def device() -> fake_device.Device:
+    """The fake mps device, with the unchanged extension loaded anew."""
+    return needs.device()
+
+
+@pytest.fixture
+def mps(device: fake_device.Device) -> Iterator[fake_device.Device]:
+    """The fake device; a fault that the test leaves fails it."""
+    device.faults()
+    yield device
+    assert device.faults() == []

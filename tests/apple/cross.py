@@ -25,7 +25,7 @@ TIME_LIMIT = 300
 JOBS = 2
 ZIG = (sys.executable, "-m", "ziglang")
 
-# As setup.py compiles on Darwin, but for Python's own flags; torch's headers are not ours to warn of.
+# As setup.py compiles on Darwin, but for the flags that Python adds.
 FLAGS = (
     *("-target", TARGET, "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-sanitize=all", "-DPy_LIMITED_API=0x030A0000"),
@@ -76,13 +76,15 @@ def include_flags(torch: Path) -> list[str]:
         include / "torch" / "csrc" / "api" / "include",
         Path(sysconfig.get_path("include")),
     ]
-    return ["-I", str(ROOT / "csrc"), *(f for p in folders for f in ("-isystem", str(p)))]
+    own = [f for p in (ROOT / "csrc", ROOT) for f in ("-I", str(p))]
+    return [*own, *(f for p in folders for f in ("-isystem", str(p)))]
 
 
 def headers_digest() -> str:
     """Of all that a source may include, but torch."""
     digest = hashlib.sha256()
-    for folder in (ROOT / "csrc", ROOT / "shaders" / "include", DECLARATIONS):
+    metal_host = ROOT / "torch_mps_fusion" / "metal_host" / "runtime"
+    for folder in (ROOT / "csrc", ROOT / "shaders" / "include", metal_host, DECLARATIONS):
         for file in sorted(folder.rglob("*.h")):
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -108,7 +110,7 @@ def compiled(source: Path, torch: Path, more: tuple[str, ...] = ()) -> tuple[Pat
 
 
 def objects(torch: Path) -> list[Path]:
-    """The objects of all sources. RuntimeError with the messages if one does not compile cleanly."""
+    """The objects of all sources. RuntimeError with the messages if one has any."""
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         results = list(pool.map(lambda s: compiled(s, torch), sources()))
     messages = [m for _, m in results if m]
@@ -129,7 +131,10 @@ def stubs(torch: Path) -> Path:
     binaries += [MachO(pyobjc), MachO(wheels.unpacked("mlx-metal") / "mlx/lib/libmlx.dylib")]
     folder = wheels.cache() / "tbd" / torch.name
     symbols = tbd.imported_symbols(binaries)
-    symbols[PYTHON] = {"_PyModule_Create2"}
+    # extensions leave Python's symbols to the process
+    symbols[PYTHON] = {
+        s for b in binaries for s, lib in b.imports.items() if not lib and s.startswith("_Py")
+    }
     tbd.write(folder, symbols)
     return folder
 
@@ -138,7 +143,15 @@ def linked(objects: list[Path], torch: Path, out: Path) -> str:
     """Links an extension at `out` with every symbol named to a library; returns the linker's
     messages."""
     folder = stubs(torch)
-    names = ("Metal", "Foundation", "CoreFoundation", "libobjc", "libc++", "libSystem", tbd.file_name(PYTHON))
+    names = (
+        "Metal",
+        "Foundation",
+        "CoreFoundation",
+        "libobjc",
+        "libc++",
+        "libSystem",
+        tbd.file_name(PYTHON),
+    )
     result = zig(
         *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
         *objects,
@@ -159,4 +172,6 @@ def unexported(extension: Path, torch: Path) -> tuple[int, list[str]]:
         name, symbols = tbd.read(stub)
         exports[name] = symbols
     imports = MachO(extension).imports
-    return len(imports), [f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())]
+    return len(imports), [
+        f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())
+    ]

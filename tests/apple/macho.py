@@ -38,7 +38,9 @@ class MachO:
             if command == LC_SEGMENT_64:
                 self._segment(at)
             elif command in LC_DYLIBS:
-                self.libraries.append(self._text(at + struct.unpack_from("<I", self.data, at + 8)[0]))
+                self.libraries.append(
+                    self._text(at + struct.unpack_from("<I", self.data, at + 8)[0])
+                )
             elif command == LC_SYMTAB:
                 symtab = struct.unpack_from("<4I", self.data, at + 8)
             elif command == LC_CHAINED_FIXUPS:
@@ -56,7 +58,9 @@ class MachO:
         return found
 
     def _segment(self, at: int) -> None:
-        address, _, offset, size, _, _, sections = struct.unpack_from("<QQQQiiI", self.data, at + 24)
+        address, _, offset, size, _, _, sections = struct.unpack_from(
+            "<QQQQiiI", self.data, at + 24
+        )
         self._segments.append((address, offset, size))
         for i in range(sections):
             p = at + 72 + 80 * i

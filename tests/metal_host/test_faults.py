@@ -60,8 +60,8 @@ def launch(library, name, run, **options):
 def check_report(error, line, kind, path):
     fault = error.value.faults[0]
     assert fault.kind == kind, str(fault)
-    places = [(Path(p.file).name, p.line) for p in fault.locations]
-    assert (path.name, line) in places, str(fault)
+    places = [(p.file, p.line) for p in fault.locations]
+    assert (str(path), line) in places, str(fault)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -100,3 +100,15 @@ def test_corrected_twin_passes(path):
 def test_every_kind_has_a_faulty_kernel():
     kinds = {read(path)[2] for path in FILES}
     assert kinds | ELSEWHERE == set(FAULT_KINDS)
+
+
+@pytest.mark.parametrize("where", (".", "..", "/"))
+def test_locations_are_the_path_as_it_was_given(tmp_path, monkeypatch, where):
+    # the compiler shortens paths that lie below the folder it runs in
+    path = tmp_path / "here" / "k.metal"
+    path.parent.mkdir()
+    path.write_text((FOLDER / "race_bytes.metal").read_text())
+    monkeypatch.chdir(tmp_path / where)
+    with pytest.raises(FaultError) as error:
+        Library(path, checked=True).kernel("faulty")(1, 64, [np.zeros(64, np.uint8)])
+    assert error.value.faults[0].location.file == str(path)

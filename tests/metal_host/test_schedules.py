@@ -205,3 +205,20 @@ def test_a_launch_works_after_a_fault(two_stages):
         pytest.fail("neither launch was faulty")
     _, sums, _, want = run(two_stages)
     assert (sums == want).all()
+
+
+@pytest.mark.parametrize("gap", (1, 32, 64, 1024))
+def test_a_wait_that_reads_two_places_is_a_livelock(gap):
+    text = (
+        HEAD
+        + """
+kernel void k(device atomic_uint* c [[buffer(0)]], constant uint& gap [[buffer(1)]]) {
+  while (atomic_load_explicit(c, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(c + gap, memory_order_relaxed) == 0) {}
+}
+"""
+    )
+    kernel = Library("two.metal", text=text).kernel("k")
+    with pytest.raises(FaultError) as error:
+        kernel(2, 32, [np.zeros(2048, np.uint32), gap], time_limit=10)
+    assert error.value.faults[0].kind == "livelock"

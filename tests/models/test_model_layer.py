@@ -79,6 +79,7 @@ def test_geometry_eps_and_variant_reach_the_op(layer, x, monkeypatch):
         "head_k_dim": 32,
         "head_v_dim": 64,
         "head_map": "block",
+        "weight_format": "rows",
         "eps": 1e-6,
         "variant": "stock",
     }

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from .errors import CompileError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SHIM = HERE / "shim"
 RUNTIME = HERE / "runtime"
 TIME_LIMIT = 120.0  # seconds for one run of a compiler
@@ -44,6 +44,7 @@ def _run(command: Sequence[str], limit: float, **more) -> subprocess.CompletedPr
         stderr=subprocess.PIPE,
         text=True,
         env=env,
+        cwd="/",  # clang shortens the paths that share a folder with the one it runs in
         start_new_session=True,
         **more,
     )
@@ -160,7 +161,7 @@ def cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(asked) if asked else Path(base).expanduser() / "metal_host"
     path.mkdir(parents=True, exist_ok=True)
-    return path
+    return path.resolve()
 
 
 def digest(*parts: str | bytes) -> str:

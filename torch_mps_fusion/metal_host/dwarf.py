@@ -6,6 +6,7 @@ A reader of its own, because the compiler that comes with pip brings no symboliz
 from __future__ import annotations
 
 import bisect
+import posixpath
 import struct
 from pathlib import Path
 
@@ -93,12 +94,14 @@ def _unit(section: bytes, at: int, rows: list[tuple[int, Location | None]]) -> i
     r.take("B")  # default_is_stmt
     line_base, line_range, opcode_base = r.take("b"), r.take("B"), r.take("B")
     lengths = [r.take("B") for _ in range(opcode_base - 1)]
-    while r.string():  # include directories
-        pass
+    folders = [""]  # the first is where the compiler ran: names below it stay as they were given
+    while folder := r.string():
+        folders.append(folder)
     files = [""]
     while name := r.string():
-        files.append(name)
-        r.uleb(), r.uleb(), r.uleb()
+        where = r.uleb()
+        files.append(posixpath.join(folders[where] if where < len(folders) else "", name))
+        r.uleb(), r.uleb()
     r.at = program
     _run(r, end, rows, files, step, line_base, line_range, opcode_base, lengths)
     return end

@@ -78,15 +78,20 @@ u64 dispatch(void* p, u32 op, u32 type, u64 value, u64* expected, bool& wrote, b
   }
 }
 
-// Has this thread read just this from there before?
+// Has this thread read just this from there before? Looked up by equality only, since an order by
+// address would differ from run to run. A loop over more places than fit is left to the time limit.
 bool seen_before(Fiber* f, const void* p, u64 value) {
-  constexpr size_t SLOTS = 32;
-  if (!f->seen) f->seen = std::make_unique<Seen[]>(SLOTS);
-  if (!f->seen_used) memset(f->seen.get(), 0, SLOTS * sizeof(Seen));
-  f->seen_used = true;
-  Seen& s = f->seen[(uintptr_t(p) >> 2) % SLOTS];
-  bool same = s.place == p && s.value == value;
-  s = {p, value};
+  constexpr u32 PLACES = 64;
+  if (!f->seen) f->seen = std::make_unique<Seen[]>(PLACES);
+  Seen* const table = f->seen.get();
+  Seen* s = table;
+  while (s < table + std::min(f->seen_count, PLACES) && s->place != p) ++s;
+  if (s == table + std::min(f->seen_count, PLACES)) {
+    table[f->seen_count++ % PLACES] = {p, value};
+    return false;
+  }
+  bool same = s->value == value;
+  s->value = value;
   return same;
 }
 }  // namespace

@@ -63,7 +63,8 @@ void start_fiber(Group* g, Fiber& f, u32 index) {
   f.lane = index & 31;
   f.id = g->number * S->threads + index;
   f.state = READY;
-  f.spun = f.seen_used = false;
+  f.spun = false;
+  f.seen_count = 0;
   f.poll = {};
   f.entered = nullptr;
   f.read_place = f.read_pc = f.last_place = f.last_pc = nullptr;

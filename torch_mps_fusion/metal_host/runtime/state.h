@@ -58,7 +58,7 @@ struct Fiber {
   char* stack;
   MhThread thread;
   std::unique_ptr<Seen[]> seen;
-  bool seen_used;
+  u32 seen_count;
   Poll poll;
   const void* entered;  // where the kernel called the runtime, while it is in an atomic
   const void *read_place, *read_pc;  // the last plain or atomic read, for spin detection

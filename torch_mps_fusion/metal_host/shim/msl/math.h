@@ -52,17 +52,17 @@ MSL_FN float divide(float a, float b) { return a / b; }
                          __attribute__((always_inline, nodebug)) { return msl::target::n(a, b); }, \
                      x, y);                                                                        \
   }
-#define MSL_MATH_ALL                                                                               \
-  MSL_MATH1(acos)                                                                                  \
-  MSL_MATH1(acosh) MSL_MATH1(asin) MSL_MATH1(asinh) MSL_MATH1(atan) MSL_MATH1(atanh)               \
-      MSL_MATH1(ceil) MSL_MATH1(cos) MSL_MATH1(cosh) MSL_MATH1(cospi) MSL_MATH1(exp)               \
-          MSL_MATH1(exp2) MSL_MATH1(exp10) MSL_MATH1(fabs) MSL_MATH1(floor) MSL_MATH1(fract)       \
-              MSL_MATH1(log) MSL_MATH1(log2) MSL_MATH1(log10) MSL_MATH1(rint) MSL_MATH1(round)     \
-                  MSL_MATH1(rsqrt) MSL_MATH1(sin) MSL_MATH1(sinh) MSL_MATH1(sinpi) MSL_MATH1(sqrt) \
-                      MSL_MATH1(tan) MSL_MATH1(tanh) MSL_MATH1(tanpi) MSL_MATH1(trunc)             \
-                          MSL_MATH2(atan2) MSL_MATH2(copysign) MSL_MATH2(divide) MSL_MATH2(fdim)   \
-                              MSL_MATH2(fmax) MSL_MATH2(fmin) MSL_MATH2(fmod) MSL_MATH2(nextafter) \
-                                  MSL_MATH2(pow) MSL_MATH2(powr)
+// clang-format off
+#define MSL_MATH_ALL \
+  MSL_MATH1(acos) MSL_MATH1(acosh) MSL_MATH1(asin) MSL_MATH1(asinh) MSL_MATH1(atan) \
+  MSL_MATH1(atanh) MSL_MATH1(ceil) MSL_MATH1(cos) MSL_MATH1(cosh) MSL_MATH1(cospi) \
+  MSL_MATH1(exp) MSL_MATH1(exp2) MSL_MATH1(exp10) MSL_MATH1(fabs) MSL_MATH1(floor) \
+  MSL_MATH1(fract) MSL_MATH1(log) MSL_MATH1(log2) MSL_MATH1(log10) MSL_MATH1(rint) \
+  MSL_MATH1(round) MSL_MATH1(rsqrt) MSL_MATH1(sin) MSL_MATH1(sinh) MSL_MATH1(sinpi) \
+  MSL_MATH1(sqrt) MSL_MATH1(tan) MSL_MATH1(tanh) MSL_MATH1(tanpi) MSL_MATH1(trunc) \
+  MSL_MATH2(atan2) MSL_MATH2(copysign) MSL_MATH2(divide) MSL_MATH2(fdim) MSL_MATH2(fmax) \
+  MSL_MATH2(fmin) MSL_MATH2(fmod) MSL_MATH2(nextafter) MSL_MATH2(pow) MSL_MATH2(powr)
+// clang-format on
 
 namespace metal {
 MSL_MATH_ALL

@@ -19,8 +19,10 @@ typedef unsigned long NSUInteger;
 - (oneway void)release;
 - (instancetype)autorelease;
 @end
-__attribute__((objc_root_class)) @interface NSObject<NSObject> {
+__attribute__((objc_root_class))
+@interface NSObject<NSObject> {
   Class isa;
+  void* data;  // what a subclass keeps: this runtime's classes have no hidden variables
 }
 + (instancetype)alloc;
 - (instancetype)init;

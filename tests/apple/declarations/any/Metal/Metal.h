@@ -21,13 +21,14 @@ typedef enum : NSUInteger {
 typedef enum : NSUInteger { MTLDataTypeUInt = 33, MTLDataTypeBool = 53 } MTLDataType;
 typedef enum : NSUInteger { MTLBarrierScopeBuffers = 1 } MTLBarrierScope;
 
-@protocol MTLBuffer, MTLCommandBuffer, MTLComputeCommandEncoder, MTLDevice, MTLFunction, MTLLibrary;
+@protocol MTLBuffer
+, MTLCommandBuffer, MTLComputeCommandEncoder, MTLDevice, MTLFunction, MTLLibrary;
 typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 
 @interface MTLCompileOptions : NSObject
 @property(readwrite, nonatomic) BOOL fastMathEnabled;
-@property(readwrite, nonatomic)
-    MTLMathMode mathMode __attribute__((availability(macos, introduced = 15.0)));
+@property(readwrite, nonatomic) MTLMathMode mathMode
+    __attribute__((availability(macos, introduced=15.0)));
 @property(readwrite, nonatomic) MTLLanguageVersion languageVersion;
 @end
 
@@ -65,6 +66,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 @end
 
 @protocol MTLDevice <NSObject>
+@property(readonly) NSString* name;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source
                                options:(MTLCompileOptions*)options
                                  error:(NSError**)error;
