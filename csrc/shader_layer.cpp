@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <map>
 
@@ -23,9 +24,10 @@ int64_t stride_of(const Tensor& t, int64_t dim) {
 }
 
 bool on_word(const Tensor& t) {
-  const auto offset = t.device().is_cpu()
-                          ? reinterpret_cast<uint64_t>(t.const_data_ptr())
-                          : static_cast<uint64_t>(t.storage_offset()) * t.element_size();
+  // On MPS a storage is a buffer object, whose memory begins on a page.
+  const auto offset = t.device().is_mps()
+                          ? static_cast<uint64_t>(t.storage_offset()) * t.element_size()
+                          : reinterpret_cast<uint64_t>(t.const_data_ptr());
   return t.numel() == 0 || offset % kWord == 0;
 }
 
@@ -64,7 +66,11 @@ class Execution {
  public:
   Execution(const plan::Program& program, const std::map<std::string, Tensor>& named,
             c10::Device device, c10::ScalarType type, std::string_view lanes)
-      : program_(program), runner_(*runner_for(device.type())), type_(type), lanes_(lanes) {
+      : guard_(device),
+        program_(program),
+        runner_(*runner_for(device.type())),
+        type_(type),
+        lanes_(lanes) {
     const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
     for (const plan::Buffer& b : program.buffers) {
       const auto found = named.find(b.name);
@@ -110,6 +116,7 @@ class Execution {
     if (d.arguments[2].access != plan::Access::none) y.add_(matrix(d.arguments[2], rows));
   }
 
+  c10::DeviceGuard guard_;
   const plan::Program& program_;
   Runner& runner_;
   c10::ScalarType type_;

@@ -8,6 +8,8 @@ import pytest
 import torch
 from cases import CPU_VARIANTS
 
+from torch_mps_fusion import supports
+
 
 @pytest.fixture(params=CPU_VARIANTS)
 def variant(request: pytest.FixtureRequest) -> str:
@@ -15,10 +17,29 @@ def variant(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=["cpu", "mps"])
+def require_cuda() -> None:
+    """Skips the test, saying why, where no shaders run on a CUDA device."""
+    reason = why_not_cuda()
+    if reason:
+        pytest.skip(reason)
+
+
+def why_not_cuda() -> str:
+    return supports(
+        "core", device="cuda", dtype=torch.float32, weight_format="tiles16-nvidia",
+        num_k_heads=2, num_v_heads=2, head_k_dim=32, head_v_dim=32,
+    ).reason  # fmt: skip
+
+
+@pytest.fixture(params=["cpu", "mps", "cuda"])
 def shader_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device that runs our shaders: "mps" is the real one, else the fake one of tests/apple,
-    which must end the test without a fault."""
+    which must end the test without a fault; "cuda" is real or skipped."""
+    if request.param == "cuda":
+        require_cuda()
+        yield "cuda"
+        torch.cuda.synchronize()
+        return
     if request.param == "cpu" or torch.backends.mps.is_available():
         yield request.param
         return
