@@ -62,20 +62,32 @@ std::string check_program(std::string_view listing) {
   }
 }
 
-// One device a line: name, cores, GB/s, GHz, MSL, threadgroup memory, lanes, row threshold, limit
-// of a dispatch in microseconds; separated by tabs.
-std::string devices() {
+// Name, cores, GB/s, GHz, MSL, threadgroup memory, lanes, row threshold, limit of a dispatch in
+// microseconds; separated by tabs.
+std::string device_line(const plan::DeviceSpec& d) {
   std::ostringstream out;
-  for (const plan::DeviceSpec& d : plan::devices()) {
-    out << d.name << '\t' << d.cores << '\t' << d.bandwidth_gb_s << '\t' << d.clock_ghz << '\t'
-        << d.msl << '\t' << d.threadgroup_memory << '\t' << d.lanes << '\t' << d.row_threshold
-        << '\t' << d.dispatch_limit_us << '\n';
-  }
+  out << d.name << '\t' << d.cores << '\t' << d.bandwidth_gb_s << '\t' << d.clock_ghz << '\t'
+      << d.msl << '\t' << d.threadgroup_memory << '\t' << d.lanes << '\t' << d.row_threshold << '\t'
+      << d.dispatch_limit_us << '\n';
   return out.str();
 }
 
-std::string device_name(std::string_view type) {
-  return current_device(c10::Device(std::string(type)).type()).name;
+std::string devices() {
+  std::string out;
+  for (const plan::DeviceSpec& d : plan::devices()) out += device_line(d);
+  return out;
+}
+
+std::string parse_device(std::string_view text) {
+  try {
+    return device_line(plan::parse_device(text));
+  } catch (const plan::Refusal& r) {
+    refuse("_parse_device", r.argument, r.got, r.accepted);
+  }
+}
+
+std::string device_for(std::string_view type) {
+  return device_line(current_device(c10::Device(std::string(type)).type()));
 }
 
 std::string shader_text(std::string_view family) {
@@ -92,7 +104,8 @@ TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   m.impl("_plan_linear", plan_linear);
   m.impl("_check_program", check_program);
   m.impl("_devices", devices);
-  m.impl("_device_name", device_name);
+  m.impl("_parse_device", parse_device);
+  m.impl("_current_device", device_for);
   m.impl("_shader_text", shader_text);
 }
 

@@ -22,7 +22,9 @@ def make_x(*size, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", [(), (1,), (8,), (2, 3), (2, 1, 5), (32,), (33,), (7, 11)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(), (1,), (8,), (2, 3), (2, 1, 5), (32,), (33,), (7, 11)], ids=str
+)
 def test_against_float64(size, dtype):
     weight, packed = make(44, 96, dtype)
     x = make_x(*size, 96, dtype=dtype)

@@ -115,7 +115,10 @@ def test_B3_B10_more_than_65536_tokens():
     """Against the native kernels, which are compared with float64 elsewhere."""
     shape = Shape(32, 1, 1, 32, 32)
     layer = make_layer(shape, torch.float32)
-    hidden, states = make_hidden(shape, 1, 70_000, torch.float32), make_states(shape, 1, torch.float32)
+    hidden, states = (
+        make_hidden(shape, 1, 70_000, torch.float32),
+        make_states(shape, 1, torch.float32),
+    )
     with host_kernels.running(threads=2) as launches:
         actual = run_layer(pack_layer(layer), hidden, states, variant="core")
     assert sum(launch.family == "core" for launch in launches) > 1
@@ -125,7 +128,10 @@ def test_B3_B10_more_than_65536_tokens():
 def test_B5_more_than_65536_convolution_channels_in_a_batch():
     shape = Shape(32, 1, 1, 32, 32)
     layer = make_layer(shape, torch.float32)
-    hidden, states = make_hidden(shape, 700, 1, torch.float32), make_states(shape, 700, torch.float32)
+    hidden, states = (
+        make_hidden(shape, 700, 1, torch.float32),
+        make_states(shape, 700, torch.float32),
+    )
     actual = run_layer(pack_layer(layer), hidden, states, variant="core")
     assert_close(actual, run_layer(layer, hidden, states, variant="native"), torch.float32)
 
@@ -207,9 +213,7 @@ def test_I5_views_of_every_tensor(variant):
         # a head's elements stay contiguous, at an offset that is no multiple of 16 bytes
         states = view(conv), offset_view(recurrent.mT).mT
         mask = strided_view(case.mask) if view is strided_view else case.mask
-        assert_equal(
-            run_layer(viewed, view(case.hidden), states, mask, variant=variant), expected
-        )
+        assert_equal(run_layer(viewed, view(case.hidden), states, mask, variant=variant), expected)
     views, buffers = zip(*(guarded(s) for s in case.states), strict=True)
     output = run_layer_in_place(layer, case.hidden, views, case.mask, variant=variant)
     assert_equal((output, *views), expected)

@@ -70,6 +70,7 @@ def test_formats(variant, weight_format):
 def test_B2_shader_dims(width, variant):
     """What is supported are the dims that the shaders list (test_B2_they_run runs some of them).
     What is not is refused by the op."""
+    keywords = {"variant": variant, "weight_format": "tiles16-apple"}
     for dk, dv in itertools.product(DIMS, DIMS):
         shape = Shape(32, 1, 1, dk, dv, conv_width=width)
         found = answer(shape, variant, weight_format="tiles16-apple", hidden_size=32)
@@ -83,7 +84,6 @@ def test_B2_shader_dims(width, variant):
             out_proj=[torch.zeros(32 * dv)],
         )
         hidden = make_hidden(shape, 1, 1, torch.float32)
-        keywords = {"variant": variant, "weight_format": "tiles16-apple"}
         check(found, lambda layer=layer, hidden=hidden: run_layer(layer, hidden, **keywords))
 
 

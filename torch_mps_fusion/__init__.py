@@ -18,7 +18,17 @@ except ImportError as error:
 else:
     _import_error = None
 
-_ON_USE = ("metal_host", "models", "reference", "state", "tolerances")
+_ON_USE = (
+    "device",
+    "host_kernels",
+    "metal_host",
+    "models",
+    "packing",
+    "plan",
+    "reference",
+    "state",
+    "tolerances",
+)
 
 __all__ = ["Support", "VARIANTS", "__version__", "ops", "supports"]
 

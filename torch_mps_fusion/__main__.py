@@ -1,4 +1,4 @@
-"""``python -m torch_mps_fusion demo | doctor``."""
+"""``python -m torch_mps_fusion demo | doctor | explain``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def token_counts(text: str) -> list[int]:
     if not counts or min(counts) < 1:
         raise ValueError
     return counts
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +44,25 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--rounds", type=int, default=20, help="timed rounds of all variants")
 
+    explain = commands.add_parser(
+        "explain", help="dispatches, bytes and estimated times of a variant on a named chip"
+    )
+    explain.add_argument("--shape", choices=SHAPES, default="9b")
+    explain.add_argument("--variant", choices=("packed", "core"), default="core")
+    explain.add_argument("--rows", type=positive, default=1, metavar="T", help="tokens a sequence")
+    explain.add_argument("--batch", type=positive, default=1, metavar="B", help="sequences")
+    explain.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    explain.add_argument(
+        "--device",
+        default="M1 Max",
+        help='a chip ("M5 Max", "H200", ..), with changes: "M1 Max;cores=24;row_threshold=8"',
+    )
+    explain.add_argument(
+        "--geometry",
+        default="",
+        help='launch geometry by hand: ";tile=nt1u4;groups=96;rule=r2s4;core=r4;block=256"',
+    )
+
     commands.add_parser("doctor", help="what is here, what is missing, which variants run where")
     return top
 
@@ -48,6 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
             from .doctor import run_doctor
 
             return run_doctor()
+        if args.command == "explain":
+            from .explain import run_explain
+
+            return run_explain(args)
         from .demo import run_demo
 
         return run_demo(args)

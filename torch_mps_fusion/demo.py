@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import tempfile
@@ -15,9 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from . import device as devices
 from . import reference
+from .explain import SHADER_VARIANTS, plan_config
 from .models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig, write_model
+from .models.layer import format_for
 from .ops import VARIANTS, supports
+from .plan import Program
 from .state import GDNState
 from .tolerances import error, tolerance
 
@@ -27,12 +32,15 @@ WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True)
 class Row:
-    """One variant at one number of tokens."""
+    """One variant at one number of tokens. `milliseconds` is empty where metal_host ran it: the
+    time of an emulation says nothing. `plan` is that of the shader variants.
+    """
 
     tokens: int
     variant: str
     errors: dict[str, float]
     milliseconds: list[float]
+    plan: Program | None
 
     def failures(self, dtype: torch.dtype) -> list[str]:
         return [name for name, e in self.errors.items() if e > tolerance(name, dtype).rms]
@@ -48,7 +56,12 @@ def run_demo(args: argparse.Namespace) -> int:
     print(f"layer: {layer.extra_repr()}")
     for variant, reason in refused.items():
         print(f"not run: {variant}: {reason}")
-    rows = [row for tokens in args.tokens for row in measure(layer, tokens, variants, args.rounds)]
+    shader_layer = copy.deepcopy(layer)
+    rows = [
+        row
+        for tokens in args.tokens
+        for row in measure(layer, shader_layer, tokens, variants, args.rounds)
+    ]
     print_table(rows, layer.dtype)
     return 1 if any(row.failures(layer.dtype) for row in rows) else 0
 
@@ -89,6 +102,8 @@ def runnable_variants(layer: GatedDeltaNet) -> tuple[list[str], dict[str, str]]:
             head_k_dim=layer.config.head_k_dim,
             head_v_dim=layer.config.head_v_dim,
             conv_width=layer.config.conv_kernel_size,
+            weight_format=format_for(variant, layer.device),
+            hidden_size=layer.config.hidden_size,
         )
         if answer:
             runs.append(variant)
@@ -97,7 +112,13 @@ def runnable_variants(layer: GatedDeltaNet) -> tuple[list[str], dict[str, str]]:
     return runs, refused
 
 
-def measure(layer: GatedDeltaNet, tokens: int, variants: list[str], rounds: int) -> list[Row]:
+def measure(
+    layer: GatedDeltaNet,
+    shader_layer: GatedDeltaNet,
+    tokens: int,
+    variants: list[str],
+    rounds: int,
+) -> list[Row]:
     """Checks and times ``tokens`` tokens of one sequence that already has a state."""
     progress(f"T = {tokens}: float64 reference")
     generator = torch.Generator().manual_seed(tokens)
@@ -108,18 +129,35 @@ def measure(layer: GatedDeltaNet, tokens: int, variants: list[str], rounds: int)
     x = hidden[:, WARM_UP_TOKENS:]
     expected = reference_results(layer, x, before)
 
-    progress(f"T = {tokens}: checking and timing {', '.join(variants)}")
+    progress(f"T = {tokens}: running {', '.join(variants)}")
+    # A layer of its own for packed weights: one layer would pack and unpack from call to call.
+    layers = {v: shader_layer if v in SHADER_VARIANTS else layer for v in variants}
     errors = {}
     for variant in variants:
         state = before.clone()
-        actual = (layer(x, state, variant=variant), state.conv, state.recurrent)
+        output = layers[variant](x, state, variant=variant)
+        actual = (output, state.conv, state.recurrent)
         errors[variant] = {
             name: error(a.cpu(), e) for name, a, e in zip(RESULTS, actual, expected, strict=True)
         }
-    states = {variant: before.clone() for variant in variants}
-    calls = {v: partial(layer, x, states[v], variant=v) for v in variants}
+    emulated = SHADER_VARIANTS if layer.device.type == "cpu" else ()
+    timed = [v for v in variants if v not in emulated]
+    states = {v: before.clone() for v in timed}
+    calls = {v: partial(layers[v], x, states[v], variant=v) for v in timed}
     times = interleaved(calls, rounds, layer.device)
-    return [Row(tokens, variant, errors[variant], times[variant]) for variant in variants]
+    return [
+        Row(tokens, v, errors[v], times.get(v, []), plan_of(layer, tokens, v)) for v in variants
+    ]
+
+
+def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Program | None:
+    if variant not in SHADER_VARIANTS:
+        return None
+    spec = devices.current(layer.device)
+    norm = layer.input_norm_weight is not None
+    return plan_config(
+        layer.config, layer.dtype, variant=variant, device=spec.name, tokens=tokens, input_norm=norm
+    )
 
 
 def reference_results(layer: GatedDeltaNet, x: Tensor, state: GDNState) -> tuple[Tensor, ...]:
@@ -167,8 +205,27 @@ def interleaved(
     return times
 
 
+def plan_cells(plan: Program | None) -> tuple[str, str, str]:
+    if plan is None:
+        return "-", "-", "-"
+    return (
+        str(len(plan.dispatches)),
+        f"{plan.bytes / 1e6:.2f}",
+        f"{plan.bytes / plan.minimum_bytes:.3f}",
+    )
+
+
+def time_cells(milliseconds: list[float]) -> tuple[str, str]:
+    if not milliseconds:
+        return "emulated", "emulated"
+    return f"{min(milliseconds):.3f}", f"{statistics.median(milliseconds):.3f}"
+
+
 def print_table(rows: list[Row], dtype: torch.dtype) -> None:
-    header = ("T", "variant", "output", "conv state", "recurrent", "within", "min ms", "median ms")
+    header = (
+        "T", "variant", "output", "conv state", "recurrent", "within", "dispatches", "MB",
+        "x least MB", "min ms", "median ms",
+    )  # fmt: skip
     lines: list[tuple[str, ...]] = [header]
     for row in rows:
         failures = row.failures(dtype)
@@ -178,12 +235,12 @@ def print_table(rows: list[Row], dtype: torch.dtype) -> None:
                 row.variant,
                 *(f"{row.errors[name]:.1e}" for name in RESULTS),
                 "no: " + ", ".join(failures) if failures else "yes",
-                f"{min(row.milliseconds):.3f}",
-                f"{statistics.median(row.milliseconds):.3f}",
+                *plan_cells(row.plan),
+                *time_cells(row.milliseconds),
             )
         )
     limits = [f"{tolerance(name, dtype).rms:.0e}" for name in RESULTS]
-    lines.append(("", "accepted", *limits, "", "", ""))
+    lines.append(("", "accepted", *limits, *[""] * 6))
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     print()
     for line in lines:
@@ -191,5 +248,8 @@ def print_table(rows: list[Row], dtype: torch.dtype) -> None:
     print(
         "\nErrors: RMS of the difference to float64 with the checkpoint's roundings, relative.\n"
         "Times: host clock, one sequence with a state, variants in turn in every round, "
-        f"{torch.get_num_threads()} threads."
+        f"{torch.get_num_threads()} threads.\n"
+        "emulated: the Metal kernels ran in metal_host on this machine; its time means nothing. "
+        "MB: read and\nwritten, each byte once (weights once a pass of eight rows), beside the "
+        "least that any implementation moves."
     )

@@ -38,42 +38,38 @@ class DeviceSpec:
         return f"tiles16-{self.lanes}"
 
 
+def _from_line(line: str) -> DeviceSpec:
+    name, cores, bandwidth, clock, msl, memory, lanes, threshold, limit = line.split("\t")
+    return DeviceSpec(
+        name,
+        int(cores),
+        float(bandwidth),
+        float(clock),
+        int(msl),
+        int(memory),
+        lanes,
+        int(threshold),
+        float(limit),
+    )
+
+
 @cache
 def table() -> tuple[DeviceSpec, ...]:
     """All devices that can be planned for."""
-    specs = []
-    for line in torch.ops.mps_fusion._devices().splitlines():
-        name, cores, bandwidth, clock, msl, memory, lanes, threshold, limit = line.split("\t")
-        specs.append(
-            DeviceSpec(
-                name,
-                int(cores),
-                float(bandwidth),
-                float(clock),
-                int(msl),
-                int(memory),
-                lanes,
-                int(threshold),
-                float(limit),
-            )
-        )
-    return tuple(specs)
+    return tuple(map(_from_line, torch.ops.mps_fusion._devices().splitlines()))
 
 
 def names() -> list[str]:
     return [spec.name for spec in table()]
 
 
-def find(name: str) -> DeviceSpec:
-    """The device of that name, case and spaces aside; ValueError lists those that exist."""
+def find(text: str) -> DeviceSpec:
+    """The device of that name, case and spaces aside, or with changes: "M1 Max;cores=24".
 
-    def folded(text: str) -> str:
-        return "".join(c for c in text.lower() if c not in " -_").removeprefix("apple")
-
-    for spec in table():
-        if folded(spec.name) == folded(name):
-            return spec
-    raise ValueError(f"device: got {name!r}; accepted: {', '.join(names())}")
+    What can be changed: cores, bandwidth, row_threshold, dispatch_limit_us. ValueError lists the
+    devices that exist.
+    """
+    return _from_line(torch.ops.mps_fusion._parse_device(text).rstrip("\n"))
 
 
 def current(device: str | torch.device = "mps") -> DeviceSpec:
@@ -81,8 +77,5 @@ def current(device: str | torch.device = "mps") -> DeviceSpec:
 
     An Apple GPU that the table does not know has the smallest chip's figures.
     """
-    name = torch.ops.mps_fusion._device_name(torch.device(device).type)
-    try:
-        return find(name)
-    except ValueError:
-        return table()[0]
+    line = torch.ops.mps_fusion._current_device(torch.device(device).type)
+    return _from_line(line.rstrip("\n"))

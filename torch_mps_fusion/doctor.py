@@ -9,6 +9,7 @@ import time
 
 import torch
 
+from .models.layer import format_for
 from .ops import VARIANTS, supports
 
 OPTIONAL = {
@@ -106,6 +107,7 @@ def variants() -> list[tuple[str, str]]:
                 num_v_heads=32,
                 head_k_dim=128,
                 head_v_dim=128,
+                weight_format=format_for(variant, torch.device(device)),
             )
             for variant in VARIANTS
         }

@@ -83,8 +83,10 @@ def text(family: str) -> str:
 @functools.cache
 def _compile(family: str, name: str, constants: str, checked: bool) -> metal_host.Kernel:
     flat = text(family)
-    values: dict[str | int, object] = {c.index: 0 for c in source.function_constants(flat)}
-    values |= parse_constants(constants)
+    given = parse_constants(constants)
+    values: dict[str | int, object] = {
+        c.index: given.get(c.index, 0) for c in source.function_constants(flat)
+    }
     library = metal_host.Library(
         f"{family}.metal", values, checked, text=flat, defines=shaders.defines(name)
     )

@@ -48,7 +48,8 @@ def supports(
 
     ``rows`` is the number of tokens in a call; ``hidden_size`` 0 is not looked at. An unknown
     ``variant`` or ``head_map`` is an error. On the CPU, ``packed`` and ``core`` run in
-    ``metal_host``, whose compiler is no part of the answer: a call without one says what to install.
+    ``metal_host``, whose compiler is no part of the answer: a call without it says what to
+    install.
     """
     reason = torch.ops.mps_fusion._supports(
         torch.device(device).type,

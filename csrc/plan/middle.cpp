@@ -169,10 +169,7 @@ class Middle {
   void qk_gates() {
     const uint64_t keys = n_ * c_.key_dim();
     builder_.kernel("qk_gates", "qk_gates", kernel("qk_gates", dims_, "simd"))
-        .constants({{kMask, masked()},
-                    {kTiledHeads, c_.tiled_heads},
-                    {kFloatA, c_.float_a},
-                    {kFloatDt, c_.float_dt}})
+        .constants({{kMask, masked()}, {kFloatA, c_.float_a}, {kFloatDt, c_.float_dt}})
         .read(rows(conv_, c_.conv_dim() * es_), 2 * keys * es_)
         .read(rows(all_.y, y_stride(c_) * es_), n_ * 2 * c_.v_heads * es_)
         .read(all_.a_log, all_.a_log.extent)

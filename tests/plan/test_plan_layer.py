@@ -122,7 +122,9 @@ def test_calls_equal_the_plain_planners(variant, setting, rows):
 
 @pytest.mark.parametrize("variant", ("packed", "core"))
 def test_in_place_binds_the_same_memory(variant):
-    case = make_case(Setting(RAGGED, masked=True, width=3, keys_adjacent=False), torch.bfloat16, 2, 9)
+    case = make_case(
+        Setting(RAGGED, masked=True, width=3, keys_adjacent=False), torch.bfloat16, 2, 9
+    )
     found, wanted, program = compared(case, variant, GEOMETRIES[3], in_place=True)
     same = str.maketrans({})
     rename = [(" conv_out ", " conv_in "), (" state_out ", " state_in ")]

@@ -21,7 +21,7 @@ SHAPES = {  # hidden, Hk, Hv
 
 def big(name="27b", variant="core", batch=1, tokens=1, on="M1", dtype=torch.bfloat16, **options):
     hidden, k_heads, v_heads = SHAPES[name]
-    spec = device.find(on.split(";")[0])
+    spec = device.find(on)
     arguments, keywords = plan.meta_layer(
         batch=batch,
         tokens=tokens,
@@ -65,7 +65,8 @@ def test_B4_H1_H2_large_calls(variant, batch, tokens, on):
     for d in between(program):
         # one sequence and one token of 48 heads is the least that can be dispatched
         assert d.estimate_us <= 1000, d
-        args = dict(zip(abi.fields("GdnArgs"), struct.unpack("<22i2f", d.arguments[-1][1])))
+        values = struct.unpack("<22i2f", d.arguments[-1][1])
+        args = dict(zip(abi.fields("GdnArgs"), values, strict=True))
         taken[d.family] = taken.get(d.family, 0) + args["batch"] * args["count"]
     assert set(taken.values()) == {batch * tokens}
 
@@ -161,13 +162,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "message"), REFUSED)
 def test_refused_by_number(given, message):
-    on = given.pop("on", "M1")
-    if on.startswith("M9"):
-        with pytest.raises(ValueError, match=message):
-            torch.ops.mps_fusion._plan_linear(1, 32, 16, torch.float32, device=on)
-        return
     with pytest.raises(ValueError, match=message):
-        big(on=on, **given)
+        big(**given)
 
 
 def test_odd_tiles_do_not_go_by_two():
@@ -197,6 +193,7 @@ def test_devices():
     assert all(s.cores > 0 and s.bandwidth > 0 and s.threadgroup_memory >= 32768 for s in specs)
     assert device.find("apple m1 max").name == "M1 Max" == device.find("M1Max").name
     assert device.find("H200").weight_format == "tiles16-nvidia"
+    assert device.find("M1 Max;cores=24;bandwidth=200").bandwidth == 200
     assert device.current("cpu").name == "host"
     with pytest.raises(ValueError, match="device: got 'M0'; accepted: M1,"):
         device.find("M0")

@@ -40,7 +40,7 @@ def options(chosen: Options, checked: bool) -> bytes:
 
 
 def result(kernel: Kernel, counts: bytes, per_buffer: bytes, faults: str) -> Result:
-    """The result of a launch from its MhCounts and MhBufferCounts; raises FaultError. Its time is 0."""
+    """The result of a launch from MhCounts and MhBufferCounts, time 0; raises FaultError."""
     buffers = (abi.BufferCounts * (len(per_buffer) // C.sizeof(abi.BufferCounts))).from_buffer_copy(
         per_buffer
     )

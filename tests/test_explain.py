@@ -1,0 +1,79 @@
+"""`explain` and the demo: what they print is what the planner says."""
+
+import re
+
+import pytest
+import torch
+
+from torch_mps_fusion import device, explain
+from torch_mps_fusion.__main__ import main
+from torch_mps_fusion.models import KNOWN_SHAPES
+
+
+def printed(capsys, *arguments: str) -> str:
+    assert main(["explain", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_core_at_9b(capsys):
+    out = printed(capsys, "--shape", "9b", "--variant", "core", "--rows", "8", "--device", "M1 Max")
+    lines = out.splitlines()
+    stages = [line.split()[0] for line in lines[3:6]]
+    assert stages == ["input_norm+in_proj", "core", "out_proj"]
+    assert "32 cores, 400 GB/s" in lines[0] and "grid" in lines[2]
+    weights = 2 * 4096 * (12352 + 4096)
+    assert f"{(weights + 2 * (8192 * 4 + 128 + 4096 + 64)) / 1e6:.3f}" in out
+    assert re.search(r"least possible: 139\.2\d\d MB, 348\.\d us", out)
+    assert "auto on mps: stock:" in out and "not measured" in out
+
+
+def test_times_follow_the_bandwidth(capsys):
+    slow, fast = (
+        printed(capsys, "--device", f"M1 Max;bandwidth={b}", "--variant", "packed")
+        for b in (100, 800)
+    )
+    found = [float(re.search(r"least possible: \S+ MB, (\S+) us", o)[1]) for o in (slow, fast)]
+    assert found[0] == pytest.approx(8 * found[1], rel=1e-2)
+
+
+def test_above_the_row_threshold(capsys):
+    out = printed(capsys, "--rows", "4096", "--device", "M5", "--variant", "packed")
+    assert out.count("matrix product") == 2
+    assert re.search(r"the first is shown: conv x \d+, qk_gates x \d+, rule x \d+", out)
+    config = KNOWN_SHAPES["9b"]
+    given = {"variant": "packed", "device": "M5", "tokens": 4096}
+    program = explain.plan_config(config, torch.bfloat16, **given)
+    assert f"{len(program.dispatches)} dispatches" in out
+
+
+def test_cuda_and_host(capsys):
+    assert "auto on cuda: stock" in printed(capsys, "--device", "h200", "--shape", "27b")
+    assert "auto on cpu: native" in printed(capsys, "--device", "host", "--shape", "0.8b")
+
+
+def test_bad_arguments(capsys):
+    assert main(["explain", "--device", "M0"]) == 2
+    assert "device: got 'M0'; accepted: M1," in capsys.readouterr().err
+    assert main(["explain", "--geometry", ";core=r8"]) == 2
+    assert "geometry: core: got 'r8'; accepted: r2, r4" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["explain", "--rows", "0"])
+
+
+def test_every_chip_and_shape_can_be_explained(capsys):
+    for spec in device.table():
+        for shape in KNOWN_SHAPES:
+            assert "dispatches" in printed(capsys, "--device", spec.name, "--shape", shape)
+
+
+def test_demo_shows_the_variants_side_by_side(capsys):
+    assert main(["demo", "--tokens", "1", "--rounds", "1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {row[1]: row for row in rows if len(row) == 11 and row[0] == "1"}
+    assert set(found) == {"stock", "native", "packed", "core"}
+    assert found["packed"][6] == "6" and found["core"][6] == "3"
+    for variant in ("packed", "core"):
+        assert 1 <= float(found[variant][8]) < 1.01
+        assert found[variant][9:] == ["emulated", "emulated"]
+        assert found[variant][5] == "yes"
+    assert float(found["native"][9]) > 0 and found["native"][6] == "-"
