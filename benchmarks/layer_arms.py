@@ -170,7 +170,8 @@ class Fla:
             activation="silu",
         )
         q, k, v = (
-            x.unflatten(-1, (-1, s.head)) for x in qkv.split([s.key_dim, s.key_dim, s.value_dim], -1)
+            x.unflatten(-1, (-1, s.head))
+            for x in qkv.split([s.key_dim, s.key_dim, s.value_dim], -1)
         )
         o, state = self.rule(
             q,

@@ -22,9 +22,10 @@ class Runner {
   // The memory of a tensor of this device from its first element on, whatever its storage offset.
   virtual BufferView view(const at::Tensor& tensor) const = 0;
 
-  // Encodes the program on the current stream of the current device, which is that of `buffers`. A kernel that does not compile, or an
-  // argument that the device cannot take, throws before anything is encoded. The caller keeps the
-  // tensors behind `buffers` until this returns; PyTorch's allocator reuses memory in stream order.
+  // Encodes the program on the current stream of the current device, which is that of `buffers`. A
+  // kernel that does not compile, or an argument that the device cannot take, throws before
+  // anything is encoded. The caller keeps the tensors behind `buffers` until this returns;
+  // PyTorch's allocator reuses memory in stream order.
   virtual void run(const plan::Program& program, const std::vector<BufferView>& buffers) = 0;
 
   // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.

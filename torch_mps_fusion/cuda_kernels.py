@@ -13,6 +13,7 @@ A file's name holds a digest of all that it was made of, so that a stale one is 
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import threading
@@ -154,3 +155,45 @@ def fill(folder: Path, kernels: Iterable[Kernel]) -> int:
             write(kernel, path)
         count += 1
     return count
+
+
+def run_ptx(args: argparse.Namespace) -> int:
+    """`python -m torch_mps_fusion ptx`: fills a folder, or lists what would be in it."""
+    from .models.config import KNOWN_SHAPES
+
+    kernels: set[Kernel] = set()
+    for name in args.shape:
+        config = KNOWN_SHAPES[name]
+        shape = {
+            "hidden_size": config.hidden_size,
+            "num_k_heads": config.num_k_heads,
+            "num_v_heads": config.num_v_heads,
+            "head_k_dim": config.head_k_dim,
+            "head_v_dim": config.head_v_dim,
+            "conv_width": config.conv_kernel_size,
+        }
+        for dtype in args.dtype:
+            kernels |= needed(shape, getattr(torch, dtype), args.tokens, masks=args.masks)
+    if args.list:
+        print("\n".join(map(file_name, sorted(kernels))))
+        return 0
+    try:
+        count = fill(args.folder, kernels)
+    except CompileError as error:
+        raise ValueError(str(error)) from None
+    print(f"{count} kernels in {args.folder}; on the GPU machine: {FOLDER}={args.folder}")
+    return 0
+
+
+def finding() -> str:
+    """Where kernels of CUDA tensors come from here, for the doctor."""
+    given = os.environ.get(FOLDER)
+    if given:
+        count = len(list(Path(given).glob("*.ptx"))) if Path(given).is_dir() else 0
+        where = f"{FOLDER}={given} holds {count}"
+    else:
+        where = f"{FOLDER} is not set"
+    try:
+        return f"{where}; others are made by {compiler.compiler().version}"
+    except CompileError:
+        return f"{where}; no compiler makes others here"

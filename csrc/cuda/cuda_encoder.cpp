@@ -44,9 +44,9 @@ void check_dispatch(const plan::Dispatch& dispatch, const LoadedKernel& kernel) 
   TORCH_CHECK(dispatch.threads > 0 && dispatch.threads <= most, "mps_fusion: cuda: ", name,
               ": threads: got ", dispatch.threads, "; accepted: 1 to ", most);
   for (size_t i = 0; i < 3; ++i) {
-    TORCH_CHECK(dispatch.grid[i] > 0 && dispatch.grid[i] <= kMostGroups[i], "mps_fusion: cuda: ",
-                name, ": threadgroups: got ", dispatch.grid[i], " in dimension ", i,
-                "; accepted: 1 to ", kMostGroups[i]);
+    TORCH_CHECK(dispatch.grid[i] > 0 && dispatch.grid[i] <= kMostGroups[i],
+                "mps_fusion: cuda: ", name, ": threadgroups: got ", dispatch.grid[i],
+                " in dimension ", i, "; accepted: 1 to ", kMostGroups[i]);
   }
   for (const plan::Argument& a : dispatch.arguments) {
     TORCH_CHECK(a.index < kBuffers, "mps_fusion: cuda: ", name, ": argument ", a.index,

@@ -22,10 +22,10 @@ Text ask(const plan::Kernel& kernel) {
   const python::Lock lock("kernels of CUDA tensors");
   const Object module = python::import("torch_mps_fusion.cuda_kernels");
   const std::string constants = pipeline_key(kernel).substr(kernel.name.size() + 1);
-  const Object found = python::owned(
-      PyObject_CallMethod(module.get(), "find", "sss", kernel.family.c_str(), kernel.name.c_str(),
-                          constants.c_str()),
-      kernel.name.c_str());
+  const Object found =
+      python::owned(PyObject_CallMethod(module.get(), "find", "sss", kernel.family.c_str(),
+                                        kernel.name.c_str(), constants.c_str()),
+                    kernel.name.c_str());
   const char *ptx = nullptr, *values = nullptr;
   if (!PyArg_ParseTuple(found.get(), "ss", &ptx, &values)) python::rethrow(kernel.name.c_str());
   Text text{ptx, {}};

@@ -1,5 +1,5 @@
-#include "python.h"
 #include "host/provider.h"
+#include "python.h"
 
 #include <c10/util/Exception.h>
 
@@ -51,8 +51,7 @@ HostKernel ask(const plan::Kernel& kernel, bool checked) {
 Session begin_session() {
   const python::Lock lock(kWho);
   const Object module = python::import(kModule);
-  const Object found =
-      owned(PyObject_CallMethod(module.get(), "session", nullptr), "session");
+  const Object found = owned(PyObject_CallMethod(module.get(), "session", nullptr), "session");
   Session session;
   int checked = 0, record = 0;
   const char* options = nullptr;
@@ -87,13 +86,12 @@ void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,
             const std::vector<MhBufferCounts>& per_buffer, const std::string& faults) {
   const python::Lock lock(kWho);
   const Object module = python::import(kModule);
-  owned(
-      PyObject_CallMethod(
-          module.get(), "report", "sssiy#y#s", kernel.family.c_str(), kernel.name.c_str(),
-          constants_text(kernel).c_str(), checked ? 1 : 0, reinterpret_cast<const char*>(&counts),
-          Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
-          static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
-      kernel.name.c_str());
+  owned(PyObject_CallMethod(
+            module.get(), "report", "sssiy#y#s", kernel.family.c_str(), kernel.name.c_str(),
+            constants_text(kernel).c_str(), checked ? 1 : 0, reinterpret_cast<const char*>(&counts),
+            Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
+            static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
+        kernel.name.c_str());
 }
 
 }  // namespace tmf::host

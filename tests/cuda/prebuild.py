@@ -1,4 +1,4 @@
-"""What the tests of a CUDA device need where there is no compiler: python tests/cuda/prebuild.py DIR
+"""What the tests of a CUDA device need where no compiler is: python tests/cuda/prebuild.py DIR
 
 Writes the PTX of every kernel that tests/cuda and tests/test_shader_devices.py run, and
 metal_host.pt: what metal_host computed on this machine, to be compared there.

@@ -79,11 +79,11 @@ def test_without_a_compiler_the_error_says_how_to_get_the_kernel(
 
 
 def test_supports_says_why_not() -> None:
-    given = dict(device="cuda", dtype=BF16, num_k_heads=2, num_v_heads=4, head_k_dim=64, head_v_dim=64)
+    sizes = {"num_k_heads": 2, "num_v_heads": 4, "head_k_dim": 64, "head_v_dim": 64}
     reason = why_not_cuda()
     if not torch.cuda.is_available():
         assert reason.startswith("variant 'core': no shaders run on cuda: ")
-    answer = supports("packed", **given, weight_format="tiles16-apple")
+    answer = supports("packed", device="cuda", dtype=BF16, **sizes, weight_format="tiles16-apple")
     assert not answer
     assert reason or "accepted: 'tiles16-nvidia'" in answer.reason
 

@@ -7,8 +7,14 @@ import threading
 import pytest
 import torch
 from cases import REAL, SMALL
-from compare import NAMES, assert_close, assert_equal, reference_layer, run_layer
-from compare import run_layer_in_place
+from compare import (
+    NAMES,
+    assert_close,
+    assert_equal,
+    reference_layer,
+    run_layer,
+    run_layer_in_place,
+)
 from needed import BF16, COMPARED, F16, F32, cuda, inputs, moved
 
 from torch_mps_fusion.tolerances import error, tolerance
@@ -32,9 +38,7 @@ def cpu(tensors: tuple) -> tuple:
 def test_real_shapes_agree_with_float64_and_with_each_other(call) -> None:
     layer, hidden, states = inputs(*call)
     there = moved(layer)
-    packed, core = (
-        cpu(run_layer(there, hidden.cuda(), cuda(states), variant=v)) for v in VARIANTS
-    )
+    packed, core = (cpu(run_layer(there, hidden.cuda(), cuda(states), variant=v)) for v in VARIANTS)
     assert_equal(packed, core)
     assert_close(core, reference_layer(layer, hidden, states), hidden.dtype)
 
@@ -95,9 +99,7 @@ def test_the_first_call_of_a_kernel_may_be_captured() -> None:
     with torch.cuda.graph(graph):
         output = run_layer_in_place(there, x, own, variant="core")
     graph.replay()
-    assert_close(
-        cpu((output, *own)), reference_layer(layer, hidden, states), hidden.dtype
-    )
+    assert_close(cpu((output, *own)), reference_layer(layer, hidden, states), hidden.dtype)
 
 
 def test_runs_on_the_current_stream() -> None:
