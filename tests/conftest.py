@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import CPU_VARIANTS
-
-from torch_mps_fusion import supports
+from cuda_device import why_not_cuda
 
 
 @pytest.fixture(params=CPU_VARIANTS)
@@ -17,26 +16,13 @@ def variant(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def require_cuda() -> None:
-    """Skips the test, saying why, where no shaders run on a CUDA device."""
-    reason = why_not_cuda()
-    if reason:
-        pytest.skip(reason)
-
-
-def why_not_cuda() -> str:
-    return supports(
-        "core", device="cuda", dtype=torch.float32, weight_format="tiles16-nvidia",
-        num_k_heads=2, num_v_heads=2, head_k_dim=32, head_v_dim=32,
-    ).reason  # fmt: skip
-
-
 @pytest.fixture(params=["cpu", "mps", "cuda"])
 def shader_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device that runs our shaders: "mps" is the real one, else the fake one of tests/apple,
     which must end the test without a fault; "cuda" is real or skipped."""
     if request.param == "cuda":
-        require_cuda()
+        if reason := why_not_cuda():
+            pytest.skip(reason)
         yield "cuda"
         torch.cuda.synchronize()
         return

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import why_not_cuda
+from cuda_device import why_not_cuda
 
 from torch_mps_fusion import cuda_kernels
 from torch_mps_fusion.metal_host import CompileError, compiler

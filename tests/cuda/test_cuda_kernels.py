@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from cases import REAL
-from conftest import why_not_cuda
+from cuda_device import why_not_cuda
 from needed import BF16, sizes
 
 from torch_mps_fusion import cuda_kernels, plan, shaders, supports
