@@ -11,6 +11,11 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 DARWIN = sys.platform == "darwin"
+if DARWIN:
+    # macOS 14 on Apple silicon, whatever Python itself was built for (a universal build of Python
+    # would otherwise ask for an x86-64 half, which no torch wheel links with).
+    os.environ.setdefault("ARCHFLAGS", "-arch arm64")
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
 SHADER_TEXT = Path("build", "shader_text.cpp")  # generated
 
 

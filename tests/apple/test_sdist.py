@@ -1,4 +1,4 @@
-"""The sdist builds, installs and runs outside the repository: it has all that a Mac's build needs."""
+"""The sdist builds, installs and runs outside the repository: all that a Mac's build needs."""
 
 from __future__ import annotations
 
