@@ -88,7 +88,7 @@ def fresh(layer: Layer, arm: Arm) -> tuple[Tensor, Tensor]:
 
 
 def gate(arms: list[Arm], layer: Layer, hidden: Tensor) -> dict[str, dict[str, float]]:
-    """Errors of every arm over what is accepted; packed and core must be the same bits."""
+    """Errors of every arm over what is accepted; our shaders all give the same bits."""
     want = expected(layer, hidden)
     found: dict[str, dict[str, float]] = {}
     results: dict[str, Results] = {}
@@ -102,11 +102,15 @@ def gate(arms: list[Arm], layer: Layer, hidden: Tensor) -> dict[str, dict[str, f
             / (FLA_TOLERANCE if arm.name == "fla" else tolerance(name, torch.bfloat16).rms)
             for name, g, w in zip(NAMES, got, want, strict=True)
         }
-    if {"packed", "core"} <= set(results):
-        same = all(map(torch.equal, results["packed"], results["core"]))
-        for name in ("packed", "core"):
-            found[name]["packed is core"] = 0.0 if same else float("inf")
+    shaders = [arm.name for arm in arms if is_shader(arm)]
+    for name in shaders:
+        same = all(map(torch.equal, results[name], results[shaders[0]]))
+        found[name]["same bits"] = 0.0 if same else float("inf")
     return found
+
+
+def is_shader(arm: Arm) -> bool:
+    return isinstance(arm, Ours) and arm.variant != "stock"
 
 
 def chain(arm: Arm, layers: list[Layer], hidden: Tensor) -> Callable[[], Tensor]:
@@ -127,7 +131,7 @@ def replayed(arm: Arm, layers: list[Layer], hidden: Tensor, timing: Timing) -> C
     work = chain(arm, layers, hidden)
     out: list[Tensor] = []
     graph = gpu.capture(lambda: out.append(work()))
-    if arm.name in ("packed", "core"):
+    if is_shader(arm):
         plain = chain(arm, layers, hidden)
         for _ in range(gpu.WARM_UP):
             plain()
@@ -143,19 +147,20 @@ def measure(
     name: str, shape: Shape, layers: list[Layer], rows: int, arms: list[Arm], count: int
 ) -> Cell:
     hidden = torch.randn(1, rows, shape.hidden, device="cuda").to(torch.bfloat16)
-    timings, calls, times = [], {}, {"copy": 1}
+    timings, calls, times = [], {}, {"copy": 4}
     for arm_name, errors in gate(arms, layers[0], hidden).items():
         arm = next(a for a in arms if a.name == arm_name)
         timing = Timing(f"{arm_name} graph", errors)
         timings.append(timing)
         if not timing.verified:
             continue
-        calls[timing.arm], times[timing.arm] = replayed(arm, layers, hidden, timing), 5
+        calls[timing.arm], times[timing.arm] = replayed(arm, layers, hidden, timing), 8
         if arm_name in EAGER:
             eager = Timing(f"{arm_name} eager", errors)
             timings.append(eager)
             calls[eager.arm], times[eager.arm] = chain(arm, layers, hidden), 1
-    samples = gpu.rounds({**calls, "copy": gpu.Copy()}, count, times)
+    graphs = {arm for arm in calls if arm.endswith(" graph")}
+    samples = gpu.rounds({**calls, "copy": gpu.Copy()}, count, times, {*graphs, "copy"})
     for timing in timings:
         if timing.verified:
             timing.samples_us = [s / len(layers) for s in samples[timing.arm]]
@@ -165,15 +170,16 @@ def measure(
 
 def lines(cell: Cell) -> list[str]:
     rate = gpu.Copy.rate(cell.copy_samples_us)
+    width = max(len(t.arm) for t in cell.timings)
     out = [f"{cell.shape} {cell.rows} rows: ideal {cell.ideal:.1f} us at {rate:.0f} GB/s"]
     for t in cell.timings:
         if not t.samples_us:
-            out.append(f"  {t.arm:<14} unverified: {t.errors}")
+            out.append(f"  {t.arm:<{width}} unverified: {t.errors}")
             continue
         tenths = statistics.quantiles(t.samples_us, n=10)
         worst = max(t.errors.values(), default=0.0)
         out.append(
-            f"  {t.arm:<14} {t.median:9.2f} us ({tenths[0]:.2f} .. {tenths[-1]:.2f}), "
+            f"  {t.arm:<{width}} {t.median:9.2f} us ({tenths[0]:.2f} .. {tenths[-1]:.2f}), "
             f"{t.median / cell.ideal:6.2f} x ideal, error {worst:.2f} of accepted"
         )
     return out
@@ -187,6 +193,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gigabytes", type=float, default=0.8, help="distinct weights behind a timing, at least"
     )
+    parser.add_argument(
+        "--geometry", nargs="+", default=[], help="more arms: packed and core with these geometries"
+    )
+    parser.add_argument("--only", nargs="+", help="names of the arms to measure")
     parser.add_argument("--json", type=Path, help="write the receipt, with every sample")
 
 
@@ -194,8 +204,11 @@ def run(options: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         raise SystemExit("error: --device cuda: PyTorch sees no CUDA device here")
     arms: list[Arm] = [Ours("stock"), Ours("packed"), Ours("core"), Linears()]
+    arms += [Ours(v, g) for g in options.geometry for v in ("packed", "core")]
     if fla_is_here():
         arms.append(Fla())
+    if options.only:
+        arms = [arm for arm in arms if arm.name in options.only]
     print(gpu.LABEL, "·", " · ".join(f"{k} {v}" for k, v in gpu.machine().items()), flush=True)
     cells = []
     with torch.no_grad():

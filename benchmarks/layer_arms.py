@@ -108,13 +108,14 @@ class Arm(Protocol):
 
 
 class Ours:
-    """The op in place, by variant."""
+    """The op in place, by variant, with the device's launch geometry or changes of it."""
 
-    def __init__(self, variant: str) -> None:
-        self.name = variant
+    def __init__(self, variant: str, geometry: str = "") -> None:
+        self.name, self.variant, self.geometry = variant + geometry, variant, geometry
 
     def __call__(self, layer: Layer, hidden: Tensor, states: tuple[Tensor, Tensor]) -> Results:
-        rows = self.name == "stock"
+        torch.ops.mps_fusion._override_geometry(self.geometry)
+        rows = self.variant == "stock"
         projections = [layer.in_proj, layer.out_proj] if rows else layer.packed
         output = torch.ops.mps_fusion.gdn_layer_(
             hidden,
@@ -126,8 +127,9 @@ class Ours:
             **layer.shape.keywords,
             weight_format="rows" if rows else f"tiles16-{layer.lanes}",
             eps=EPS,
-            variant=self.name,
+            variant=self.variant,
         )
+        torch.ops.mps_fusion._override_geometry("")
         return output, *states
 
 

@@ -6,6 +6,8 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <map>
+#include <mutex>
+#include <utility>
 
 #include "errors.h"
 #include "packed_weight.h"
@@ -151,7 +153,21 @@ void empty_call(const StatePair& state) {
   }
 }
 
+std::mutex geometry_lock;
+std::string geometry_text;
+
 }  // namespace
+
+std::string override_geometry(std::string_view text) {
+  plan::change({}, text);
+  const std::lock_guard guard(geometry_lock);
+  return std::exchange(geometry_text, std::string(text));
+}
+
+plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+  const std::lock_guard guard(geometry_lock);
+  return plan::change(plan::geometry_for(device, io), geometry_text);
+}
 
 plan::Io io_of(c10::ScalarType type) {
   return type == c10::kFloat ? plan::Io::f32 : type == c10::kHalf ? plan::Io::f16 : plan::Io::bf16;
@@ -204,8 +220,9 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   const plan::DeviceSpec device = current_device(a.hidden.device().type());
   const plan::LayerCall call = layer_call(a, conv, state);
   const plan::Program program = planned(op, [&] {
-    return plan::plan_layer(call, device, plan::geometry_for(device, call.io),
-                            plan::cuts_of(name_of(variant)));
+    const plan::Geometry geometry = current_geometry(device, call.io);
+    return plan::plan_layer(call, device, geometry,
+                            plan::cuts_of(name_of(variant), geometry.own_norm));
   });
 
   const Tensor hidden = plain(a.hidden);
@@ -248,7 +265,7 @@ Tensor run_packed_linear(const char* op, const Tensor& x, const Tensor& weight,
   const plan::Program program = planned(op, [&] {
     return plan::plan_linear({static_cast<uint64_t>(rows), static_cast<uint64_t>(k),
                               static_cast<uint64_t>(out_features), io},
-                             device, plan::geometry_for(device, io));
+                             device, current_geometry(device, io));
   });
   const std::map<std::string, Tensor> named{
       {"x", plain(x)}, {"weight", weight}, {"output", output}};

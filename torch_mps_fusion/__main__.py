@@ -73,6 +73,9 @@ def parser() -> argparse.ArgumentParser:
         "--tokens", type=token_counts, default=[1, 8], metavar="T,T,..", help="tokens a call"
     )
     ptx.add_argument("--masks", action="store_true", help="calls with a mask too")
+    ptx.add_argument(
+        "--geometry", nargs="+", default=[""], help='launch geometries, as "explain" takes them'
+    )
     ptx.add_argument("--list", action="store_true", help="print the files' names, make none")
 
     commands.add_parser("doctor", help="what is here, what is missing, which variants run where")

@@ -28,6 +28,7 @@ from .metal_host import compiler, ptx, source
 from .metal_host.errors import CompileError
 
 FOLDER = "TORCH_MPS_FUSION_PTX"
+VERSION = "1"  # of what `write` asks for
 DEVICE = "H200"  # what plans are made for, see csrc/plan/devices.cpp
 VARIANTS = ("packed", "core")
 HEAD_MAPS = ("block", "tiled")
@@ -47,7 +48,8 @@ def file_name(kernel: Kernel) -> str:
         constants,
         compiler.folder_digest(compiler.SHIM),
         *((compiler.HERE / f"{m}.py").read_text() for m in ("ptx", "rewrite", "source", "build")),
-        Path(__file__).read_text(),
+        str(shaders.threads(name)),
+        VERSION,
     )
     return f"{name}-{key}.ptx"
 
@@ -115,13 +117,14 @@ def needed(
     tokens: Iterable[int],
     *,
     masks: bool = False,
+    geometry: str = "",
 ) -> set[Kernel]:
     """What `packed` and `core` need of a layer for calls of these numbers of tokens.
 
     shape: hidden_size, num_k_heads, num_v_heads, head_k_dim, head_v_dim, conv_width. Covered are
     both head maps, gate parameters of the layer's dtype and float32, calls with and without input
     norm and prior states, in place and not; with `masks` masked ones too. Recurrent states are
-    those that this package makes: Dk contiguous.
+    those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`.
     """
     found: set[Kernel] = set()
     gates = sorted({dtype, torch.float32}, key=str)
@@ -141,7 +144,8 @@ def needed(
         if masked:
             arguments[-1] = torch.empty(1, count, dtype=torch.bool, device="meta")
         keywords |= {"head_map": head_map, "variant": variant, "in_place": in_place}
-        found.update(kernels_of(plan.plan_layer(*arguments, **keywords, device=DEVICE)))
+        program = plan.plan_layer(*arguments, **keywords, device=DEVICE, geometry=geometry)
+        found.update(kernels_of(program))
     return found
 
 
@@ -173,7 +177,14 @@ def run_ptx(args: argparse.Namespace) -> int:
             "conv_width": config.conv_kernel_size,
         }
         for dtype in args.dtype:
-            kernels |= needed(shape, getattr(torch, dtype), args.tokens, masks=args.masks)
+            for geometry in args.geometry:
+                kernels |= needed(
+                    shape,
+                    getattr(torch, dtype),
+                    args.tokens,
+                    masks=args.masks,
+                    geometry=geometry,
+                )
     if args.list:
         print("\n".join(map(file_name, sorted(kernels))))
         return 0
