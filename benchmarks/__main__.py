@@ -1,13 +1,13 @@
-"""``python -m benchmarks rule``: one subcommand for each thing that is timed."""
+"""``python -m benchmarks layer | rule``: one subcommand for each thing that is timed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import rule
+from . import layer, rule
 
-COMMANDS = {"rule": rule}
+COMMANDS = {"layer": layer, "rule": rule}
 
 
 def main(arguments: list[str] | None = None) -> int:

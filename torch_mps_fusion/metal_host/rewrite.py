@@ -8,7 +8,7 @@ reaches the compiler as it is written. Line numbers are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from . import source
@@ -136,13 +136,20 @@ def _threadgroup_variables(text: str) -> str:
 _ARGUMENT = {"device": "MSL_DEVICE", "constant": "MSL_CONSTANT", "threadgroup": "MSL_LOCAL"}
 
 
-def call(entry: Entry) -> str:
-    """The call of a kernel with its arguments, each through a macro of the target."""
-    arguments = [
-        f"MSL_BUILTIN({p.builtin})" if p.kind == "builtin" else f"{_ARGUMENT[p.kind]}({p.index})"
-        for p in entry.decl.parameters
-    ]
-    return f"{entry.callee}({', '.join(arguments)});"
+def call(entry: Entry, values: Sequence[int] = ()) -> str:
+    """The call of a kernel with its arguments, each through a macro of the target.
+
+    values: buffer indices of the constant references that a launch passes by value, by slot.
+    """
+
+    def argument(p: source.Parameter) -> str:
+        if p.kind == "builtin":
+            return f"MSL_BUILTIN({p.builtin})"
+        if p.kind == "constant" and p.index in values:
+            return f"MSL_VALUE({values.index(p.index)})"
+        return f"{_ARGUMENT[p.kind]}({p.index})"
+
+    return f"{entry.callee}({', '.join(map(argument, entry.decl.parameters))});"
 
 
 def cpu_glue(program: Program) -> str:
