@@ -15,8 +15,8 @@ struct Geometry {
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;
   bool own_norm = false;  // the row norm is a dispatch of its own
-  uint32_t groups = 0;  // of all projections, if not 0, whatever the core count
-  uint64_t block = 0;   // tokens of a dispatch between the projections; 0: by estimate
+  uint32_t groups = 0;    // of all projections, if not 0, whatever the core count
+  uint64_t block = 0;     // tokens of a dispatch between the projections; 0: by estimate
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);
