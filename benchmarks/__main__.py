@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import rule
+from . import generate, rule
 
-COMMANDS = {"rule": rule}
+COMMANDS = {"generate": generate, "rule": rule}
 
 
 def main(arguments: list[str] | None = None) -> int:
