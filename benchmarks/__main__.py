@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import layer, rule
+from . import generate, layer, rule
 
-COMMANDS = {"layer": layer, "rule": rule}
+COMMANDS = {"generate": generate, "layer": layer, "rule": rule}
 
 
 def main(arguments: list[str] | None = None) -> int:

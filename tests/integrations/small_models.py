@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,9 @@ import transformers
 from torch_mps_fusion.integrations.transformers import fuse
 
 VOCABULARY = 64
+# The keyword for a model's and for generate's cache was renamed in transformers 5.23.
+_FORWARD = inspect.signature(transformers.Qwen3_5ForCausalLM.forward)
+CACHE = "cache" if "cache" in _FORWARD.parameters else "past_key_values"
 TEXT = {
     "hidden_size": 64,
     "num_hidden_layers": 4,

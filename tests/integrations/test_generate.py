@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from small_models import FAMILIES, Twins, assert_same_tokens, generate, prompt
+from small_models import CACHE, FAMILIES, Twins, assert_same_tokens, generate, prompt
 
 from torch_mps_fusion.integrations.transformers import FallbackWarning, fused_layers
 
@@ -73,11 +73,11 @@ def test_continued_generation(twins):
     outputs = []
     for model in (twins.original, twins.fused):
         cache = transformers.DynamicCache(config=model.config)
-        first = generate(model, cache=cache, max_new_tokens=5)
+        first = generate(model, **{CACHE: cache}, max_new_tokens=5)
         # The same text in both, whatever a tie made of the first turn.
         text = torch.cat([prompt(), prompt(tokens=9, seed=2)], dim=1)
         assert cache.get_seq_length() == first.sequences.shape[1] - 1 < text.shape[1]
-        outputs.append(generate(model, input_ids=text, cache=cache, max_new_tokens=8))
+        outputs.append(generate(model, input_ids=text, **{CACHE: cache}, max_new_tokens=8))
     assert_same_tokens(*outputs, twins.margin)
 
 
@@ -89,9 +89,9 @@ def test_static_cache_used_again_after_reset(twins):
     outputs = []
     for model in (twins.original, twins.fused):
         cache = transformers.StaticCache(config=model.config, max_cache_len=48)
-        generate(model, cache=cache, input_ids=prompt(seed=3), max_new_tokens=6)
+        generate(model, input_ids=prompt(seed=3), **{CACHE: cache}, max_new_tokens=6)
         cache.reset()
-        outputs.append(generate(model, cache=cache, max_new_tokens=12))
+        outputs.append(generate(model, **{CACHE: cache}, max_new_tokens=12))
     assert_same_tokens(*outputs, twins.margin)
 
 

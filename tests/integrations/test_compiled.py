@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from small_models import FAMILIES, Twins, prompt
+from small_models import CACHE, FAMILIES, Twins, prompt
 
 from torch_mps_fusion.integrations.transformers import FallbackWarning
 
@@ -30,7 +30,7 @@ def run_calls(run, model):
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
         calls = [prompt(), prompt(tokens=1), prompt(tokens=3)]
-        return [run(ids, cache=cache).logits.clone() for ids in calls], cache
+        return [run(ids, **{CACHE: cache}).logits.clone() for ids in calls], cache
 
 
 def test_one_graph_and_the_caches_own_tensors(twins):
@@ -57,7 +57,7 @@ def test_ops_in_the_graph(twins):
     run = torch.compile(twins.fused, backend=backend, fullgraph=True)
     cache = transformers.DynamicCache(config=twins.fused.config)
     with torch.no_grad():
-        run(prompt(), cache=cache)
+        run(prompt(), **{CACHE: cache})
     nodes = [node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
     called = [str(node.target) for node in nodes]
     assert sum("gdn_layer_" in name for name in called) == 1
