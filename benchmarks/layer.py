@@ -140,7 +140,11 @@ def replayed(arm: Arm, layers: list[Layer], hidden: Tensor, timing: Timing) -> C
             wanted = plain()
         torch.cuda.synchronize()
         timing.errors["replay is eager"] = 0.0 if torch.equal(out[-1], wanted) else float("inf")
-    return graph.replay
+
+    def replay(kept: object = (work, out)) -> None:  # the graph's memory lives as long as this
+        graph.replay()
+
+    return replay
 
 
 def measure(

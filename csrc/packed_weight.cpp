@@ -10,8 +10,8 @@ constexpr std::string_view kPrefix = "tiles16-";
 constexpr std::array<std::string_view, 2> kLanes{"apple", "nvidia"};
 constexpr int64_t kTile = 16, kBlockK = 32;
 
-// Packing permutes the bits of an index, so that unpacking is a view with its dims permuted: no table,
-// no temporary. Dims by letter, outermost first; in a block of 16 outputs and 32 k
+// Packing permutes the bits of an index, so that unpacking is a view with its dims permuted: no
+// table, no temporary. Dims by letter, outermost first; in a block of 16 outputs and 32 k
 //   t s   tile of 16 outputs, step of 32 k       f g   bits of the fragment, (k % 8) / 2
 //   nvidia: H n / 8, N n % 8, P k / 8, e k % 2
 //   apple:  H Q R e bits of n, A B the bits of k / 8, C k % 2

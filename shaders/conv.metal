@@ -17,7 +17,7 @@ template <typename T, int THREADS>
   if (channel >= args.conv_channels) return;
   const ConvInput<T, device const T*> in =
       conv_input<T, device const T*>(args, Y, conv_in, mask, b, channel);
-  conv_block<T>(args, in, weight, channel, t0, min(BLOCK, args.first + args.count - t0),
+  conv_block<T, BLOCK>(args, in, weight, channel, t0, min(BLOCK, args.first + args.count - t0),
                 C + (ulong(b) * args.tokens + t0) * args.conv_channels + channel,
                 args.conv_channels);
 }

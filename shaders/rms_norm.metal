@@ -6,6 +6,12 @@
 #include "include/kernel.h"
 #include "include/rows.h"
 
+template <typename T>
+inline void put(device uint4* to, Eight<T> v) {
+#pragma unroll
+  for (uint j = 0; j < sizeof(T) / 2; ++j) to[j] = v.w[j];
+}
+
 template <typename T, int THREADS>
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void rms_norm(
     device const uint4* X [[buffer(0)]], device const uint4* norm_weight [[buffer(1)]],
@@ -13,21 +19,30 @@ template <typename T, int THREADS>
     uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float squares[SEGMENTS];
-  constexpr uint WORDS = sizeof(T) / 2;
+  constexpr uint WORDS = sizeof(T) / 2, AHEAD = 6 / sizeof(T);
   device const uint4* x = X + ulong(row) * (args.x_stride / 8 * WORDS);
   device uint4* y = Y + ulong(row) * (args.y_stride / 8 * WORDS);
+  // Asked for before the statistic: what this thread will normalise, up to K = 8 AHEAD THREADS.
+  Eight<T> v[AHEAD], w[AHEAD];
+#pragma unroll
+  for (uint u = 0; u < AHEAD; ++u) {
+    const uint i = min(tid + u * THREADS, args.k / 8 - 1);
+    v[u] = eight_load<T>(x + i * WORDS);
+    w[u] = eight_load<T>(norm_weight + i * WORDS);
+  }
   for (uint s = sg; s < SEGMENTS; s += THREADS / 32) {
     const float sum = segment_squares<T>(x + lane_pair(lane) * WORDS, args.k / 32, s);
     if (lane == 0) squares[s] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const float inv = row_scale(squares, 1, args.k, args.eps);
-  for (uint i = tid; i < args.k / 8; i += THREADS) {
-    const Eight<T> v =
-        eight_normed<T>(eight_load<T>(x + i * WORDS), eight_load<T>(norm_weight + i * WORDS), inv);
 #pragma unroll
-    for (uint j = 0; j < WORDS; ++j) y[i * WORDS + j] = v.w[j];
-  }
+  for (uint u = 0; u < AHEAD; ++u)
+    if (tid + u * THREADS < args.k / 8)
+      put<T>(y + (tid + u * THREADS) * WORDS, eight_normed<T>(v[u], w[u], inv));
+  for (uint i = tid + AHEAD * THREADS; i < args.k / 8; i += THREADS)
+    put<T>(y + i * WORDS, eight_normed<T>(eight_load<T>(x + i * WORDS),
+                                          eight_load<T>(norm_weight + i * WORDS), inv));
 }
 
 TMF_KERNELS("rms_norm", "n256__group", rms_norm, 256)

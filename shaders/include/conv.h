@@ -39,27 +39,53 @@ inline int conv_before(constant GdnArgs& args, thread const ConvInput<T, PY>& in
   return t;
 }
 
-// Convolves tokens [t0, t0 + n) of a channel, n <= BLOCK; out[i * stride] is token t0 + i. Masked
-// tokens are left out: neither read nor written.
-template <typename T, typename PY, typename PO>
+// Taps of a channel as float, oldest first; those before the first are zero.
+template <typename T>
+inline void conv_taps(constant GdnArgs& args, device const T* weight, uint channel,
+                      thread float (&w)[TAPS]) {
+  weight += channel * args.conv_taps;
+#pragma unroll
+  for (int m = 0; m < TAPS; ++m) {
+    const int tap = m + int(args.conv_taps) - TAPS;
+    w[m] = tap >= 0 ? float(weight[tap]) : 0.0f;
+  }
+}
+template <typename T>
+inline T conv_silu(float w0, float w1, float w2, float w3, thread const float* x) {
+  const float s = rounded<T>(fma(w3, x[3], fma(w2, x[2], fma(w1, x[1], w0 * x[0]))));
+  return T(silu(s));
+}
+
+// Convolves tokens [t0, t0 + n) of a channel, n <= TOKENS; out[i * stride] is token t0 + i. Masked
+// tokens are left out: neither read nor written. Without a mask all is asked for before it is used.
+template <typename T, uint TOKENS, typename PY, typename PO>
 inline void conv_block(constant GdnArgs& args, thread const ConvInput<T, PY>& in,
                        device const T* weight, uint channel, uint t0, uint n, PO out, uint stride) {
-  float w[TAPS], x[TAPS];
+  float w[TAPS], x[TOKENS + TAPS - 1];
+  conv_taps<T>(args, weight, channel, w);
+  const int oldest = TAPS - int(args.conv_taps);  // inputs before it have a zero tap
+  if (!kMask) {
+#pragma unroll
+    for (int m = 0; m < int(TOKENS) + TAPS - 1; ++m)
+      x[m] = m >= oldest && m < int(n) + TAPS - 1
+                 ? float(conv_at(args, in, int(t0) + m - (TAPS - 1)))
+                 : 0.0f;
+#pragma unroll
+    for (uint i = 0; i < TOKENS; ++i)
+      if (i < n) out[i * stride] = conv_silu<T>(w[0], w[1], w[2], w[3], x + i);
+    return;
+  }
   int at = t0;
 #pragma unroll
-  for (int m = TAPS - 1; m >= 0; --m) {
-    const int tap = m + int(args.conv_taps) - TAPS;
-    w[m] = tap >= 0 ? float(weight[channel * args.conv_taps + tap]) : 0.0f;
-    if (m == TAPS - 1) continue;
+  for (int m = TAPS - 2; m >= 0; --m) {
     at = conv_before(args, in, at);
-    x[m] = tap >= 0 ? float(conv_at(args, in, at)) : 0.0f;
+    x[m] = m >= oldest ? float(conv_at(args, in, at)) : 0.0f;
   }
 #pragma unroll
-  for (uint i = 0; i < BLOCK; ++i) {
+  for (uint i = 0; i < TOKENS; ++i) {
     if (i >= n || !conv_live(args, in, int(t0 + i))) continue;
     x[3] = float(conv_at(args, in, int(t0 + i)));
-    const float s = rounded<T>(fma(w[3], x[3], fma(w[2], x[2], fma(w[1], x[1], w[0] * x[0]))));
-    out[i * stride] = T(silu(s));
+    out[i * stride] = conv_silu<T>(w[0], w[1], w[2], w[3], x);
     x[0] = x[1], x[1] = x[2], x[2] = x[3];
   }
 }

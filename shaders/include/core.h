@@ -25,23 +25,30 @@ struct CoreBuffers {
   device const uchar* mask;
 };
 
-// q, k and v of a block into mem.rule, a channel a thread.
-template <typename T, int DK, int DV, typename PY>
+// q, k and v of a block into mem.rule, PART tokens of a channel a thread.
+template <typename T, int DK, int DV, uint THREADS, typename PY>
 inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h, uint b,
-                      uint t0, uint n, threadgroup CoreMemory<DK, DV>& mem, uint tid,
-                      uint threads) {
+                      uint t0, uint n, threadgroup CoreMemory<DK, DV>& mem, uint tid) {
+  constexpr uint CHANNELS = 2 * DK + DV, PART = 2;
+  constexpr uint TURNS = (CHANNELS * (BLOCK / PART) + THREADS - 1) / THREADS;
   const Columns at = columns_of<DK, DV>(args);
   const uint hk = key_head(args, h);
-  for (uint c = tid; c < 2 * DK + DV; c += threads) {
+#pragma unroll
+  for (uint turn = 0; turn < TURNS; ++turn) {
+    const uint c = (turn * THREADS + tid) % CHANNELS;
+    const uint first = (turn * THREADS + tid) / CHANNELS * PART;
+    if (first >= n) break;
     const uint which = c < DK ? 0 : c < 2 * DK ? 1 : 2;
     const uint channel = which == 0   ? hk * DK + c
                          : which == 1 ? at.k + hk * DK + (c - DK)
                                       : at.v + h * DV + (c - 2 * DK);
+    const uint stride = which == 2 ? DV : DK;
     threadgroup float* to = which == 0   ? (threadgroup float*)mem.rule.q[0] + c
                             : which == 1 ? (threadgroup float*)mem.rule.k[0] + (c - DK)
                                          : mem.rule.v[0] + (c - 2 * DK);
     const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel);
-    conv_block<T, PY>(args, source, in.conv_weight, channel, t0, n, to, which == 2 ? DV : DK);
+    conv_block<T, PART>(args, source, in.conv_weight, channel, t0 + first, min(PART, n - first),
+                        to + first * stride, stride);
   }
 }
 
@@ -101,7 +108,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
       const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, at, in.A_log, in.dt_bias, h);
       mem.rule.scalars[t] = float4(g.x, g.y, 0.0f, live(args, in.mask, b, t0 + t) ? 1.0f : 0.0f);
     }
-    core_conv<T, DK, DV>(args, in, Y, h, b, t0, n, mem, tid, THREADS);
+    core_conv<T, DK, DV, THREADS>(args, in, Y, h, b, t0, n, mem, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
