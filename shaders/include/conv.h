@@ -39,53 +39,84 @@ inline int conv_before(constant GdnArgs& args, thread const ConvInput<T, PY>& in
   return t;
 }
 
-// Taps of a channel as float, oldest first; those before the first are zero.
 template <typename T>
-inline void conv_taps(constant GdnArgs& args, device const T* weight, uint channel,
-                      thread float (&w)[TAPS]) {
-  weight += channel * args.conv_taps;
-#pragma unroll
-  for (int m = 0; m < TAPS; ++m) {
-    const int tap = m + int(args.conv_taps) - TAPS;
-    w[m] = tap >= 0 ? float(weight[tap]) : 0.0f;
-  }
-}
-template <typename T>
-inline T conv_silu(float w0, float w1, float w2, float w3, thread const float* x) {
-  const float s = rounded<T>(fma(w3, x[3], fma(w2, x[2], fma(w1, x[1], w0 * x[0]))));
+inline T conv_silu(thread const float (&w)[TAPS], thread const float* x) {
+  const float s = rounded<T>(fma(w[3], x[3], fma(w[2], x[2], fma(w[1], x[1], w[0] * x[0]))));
   return T(silu(s));
 }
 
+// What a channel needs for TOKENS tokens, as it lies in memory. Nothing is looked at before all has
+// been asked for: places that do not exist are clamped to ones that do, and left out by
+// `conv_loaded`.
+template <typename T, uint TOKENS>
+struct ConvLoads {
+  T w[TAPS], y[TOKENS + TAPS - 1], old[TAPS - 1];
+};
+template <typename T, uint TOKENS, typename PY>
+inline void conv_ask(constant GdnArgs& args, thread const ConvInput<T, PY>& in,
+                     device const T* weight, uint channel, uint t0, uint n,
+                     thread ConvLoads<T, TOKENS>& loads) {
+  const int taps = args.conv_taps, width = args.conv_width;
+  weight += channel * args.conv_taps;
+#pragma unroll
+  for (int m = 0; m < TAPS; ++m) loads.w[m] = weight[max(m + taps - TAPS, 0)];
+#pragma unroll
+  for (int m = 0; m < int(TOKENS) + TAPS - 1; ++m) {
+    const int t = clamp(int(t0) + m - (TAPS - 1), 0, int(t0 + n) - 1);
+    loads.y[m] = in.y[ulong(t) * args.y_stride];
+  }
+#pragma unroll
+  for (int m = 0; m < TAPS - 1; ++m) loads.old[m] = T(0.0f);
+  if (!kConvGiven || t0 >= uint(TAPS - 1)) return;
+#pragma unroll
+  for (int m = 0; m < TAPS - 1; ++m) {
+    const int entry = clamp(width + int(t0) + m - (TAPS - 1), 0, width - 1);
+    loads.old[m] = in.state[long(entry) * args.conv_in_time];
+  }
+}
+// Input t0 + m - 3; zero before the oldest tap and where there is none.
+template <typename T, uint TOKENS>
+inline float conv_loaded(constant GdnArgs& args, thread const ConvLoads<T, TOKENS>& loads, uint t0,
+                         int m) {
+  const int t = int(t0) + m - (TAPS - 1);
+  const bool old = kConvGiven && t < 0 && int(args.conv_width) + t >= 0;
+  const float fresh = float(loads.y[m]), given = float(loads.old[min(m, TAPS - 2)]);
+  return m < TAPS - int(args.conv_taps) ? 0.0f : t >= 0 ? fresh : old ? given : 0.0f;
+}
+
 // Convolves tokens [t0, t0 + n) of a channel, n <= TOKENS; out[i * stride] is token t0 + i. Masked
-// tokens are left out: neither read nor written. Without a mask all is asked for before it is used.
+// tokens are left out: neither read nor written.
 template <typename T, uint TOKENS, typename PY, typename PO>
 inline void conv_block(constant GdnArgs& args, thread const ConvInput<T, PY>& in,
                        device const T* weight, uint channel, uint t0, uint n, PO out, uint stride) {
   float w[TAPS], x[TOKENS + TAPS - 1];
-  conv_taps<T>(args, weight, channel, w);
-  const int oldest = TAPS - int(args.conv_taps);  // inputs before it have a zero tap
   if (!kMask) {
+    ConvLoads<T, TOKENS> loads;
+    conv_ask<T, TOKENS>(args, in, weight, channel, t0, n, loads);
 #pragma unroll
-    for (int m = 0; m < int(TOKENS) + TAPS - 1; ++m)
-      x[m] = m >= oldest && m < int(n) + TAPS - 1
-                 ? float(conv_at(args, in, int(t0) + m - (TAPS - 1)))
-                 : 0.0f;
+    for (int m = 0; m < TAPS; ++m)
+      w[m] = m + int(args.conv_taps) >= TAPS ? float(loads.w[m]) : 0.0f;
+#pragma unroll
+    for (int m = 0; m < int(TOKENS) + TAPS - 1; ++m) x[m] = conv_loaded<T>(args, loads, t0, m);
 #pragma unroll
     for (uint i = 0; i < TOKENS; ++i)
-      if (i < n) out[i * stride] = conv_silu<T>(w[0], w[1], w[2], w[3], x + i);
+      if (i < n) out[i * stride] = conv_silu<T>(w, x + i);
     return;
   }
   int at = t0;
 #pragma unroll
-  for (int m = TAPS - 2; m >= 0; --m) {
+  for (int m = TAPS - 1; m >= 0; --m) {
+    const int tap = m + int(args.conv_taps) - TAPS;
+    w[m] = tap >= 0 ? float(weight[channel * args.conv_taps + tap]) : 0.0f;
+    if (m == TAPS - 1) continue;
     at = conv_before(args, in, at);
-    x[m] = m >= oldest ? float(conv_at(args, in, at)) : 0.0f;
+    x[m] = tap >= 0 ? float(conv_at(args, in, at)) : 0.0f;
   }
 #pragma unroll
   for (uint i = 0; i < TOKENS; ++i) {
     if (i >= n || !conv_live(args, in, int(t0 + i))) continue;
     x[3] = float(conv_at(args, in, int(t0 + i)));
-    out[i * stride] = conv_silu<T>(w[0], w[1], w[2], w[3], x);
+    out[i * stride] = conv_silu<T>(w, x);
     x[0] = x[1], x[1] = x[2], x[2] = x[3];
   }
 }
