@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from torch_mps_fusion import reference
+from torch_mps_fusion.doctor import version
 from torch_mps_fusion.tolerances import error, tolerance
 
 from . import gpu
@@ -229,7 +230,7 @@ def run(options: argparse.Namespace) -> int:
         receipt = {
             "label": gpu.LABEL,
             "machine": gpu.machine(),
-            "flash-linear-attention": "measured" if fla_is_here() else "not installed",
+            "flash-linear-attention": version("flash-linear-attention") or "not installed",
             "cells": [asdict(cell) | {"ideal_us": cell.ideal} for cell in cells],
         }
         options.json.write_text(json.dumps(receipt, indent=1) + "\n")

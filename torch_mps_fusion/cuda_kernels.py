@@ -77,7 +77,7 @@ def write(kernel: Kernel, path: Path) -> str:
     family, name, constants = kernel
     flat = host_kernels.text(family)
     values: dict[str | int, object] = {c.index: 0 for c in source.function_constants(flat)}
-    values |= host_kernels.parse_constants(constants)
+    values.update(host_kernels.parse_constants(constants).items())
     with _lock:
         try:
             module = ptx.build(
