@@ -8,15 +8,13 @@
 namespace tmf {
 namespace {
 
-struct Projected {
-  at::Tensor qkv, z, b, a;  // (B, T, conv_dim), (B, T, value_dim), (B, T, Hv) twice
-};
-
 // One product on rows: a 3-D product with one token has been far slower than the same 2-D one.
 at::Tensor project_rows(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor rows = x.reshape({x.size(0) * x.size(1), x.size(2)});
   return at::linear(rows, weight).view({x.size(0), x.size(1), weight.size(0)});
 }
+
+}  // namespace
 
 Projected project(const at::Tensor& x, const LayerArgs& args) {
   if (args.in_proj.size() == 4) {
@@ -28,8 +26,6 @@ Projected project(const at::Tensor& x, const LayerArgs& args) {
       {args.conv_dim(), args.value_dim(), args.num_v_heads, args.num_v_heads}, -1);
   return {parts[0], parts[1], parts[2], parts[3]};
 }
-
-}  // namespace
 
 at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePair& conv,
                      const StatePair& recurrent) {
