@@ -1,6 +1,7 @@
 """Builds torch_mps_fusion._C: portable C++ on every platform, plus csrc/mps/*.mm on Darwin."""
 
 import importlib.util
+import os
 import platform
 import sys
 from pathlib import Path
@@ -10,6 +11,11 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 DARWIN = sys.platform == "darwin"
+if DARWIN:
+    # macOS 14 on Apple silicon, whatever Python itself was built for (a universal build of Python
+    # would otherwise ask for an x86-64 half, which no torch wheel links with).
+    os.environ.setdefault("ARCHFLAGS", "-arch arm64")
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
 SHADER_TEXT = Path("build", "shader_text.cpp")  # generated
 
 
@@ -37,7 +43,15 @@ class Build(BuildExtension):
 
 def compile_args() -> list[str]:
     # Contraction off: a fused multiply-add is written fma(), so one line rounds alike everywhere.
-    args = ["-std=c++20", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra"]
+    # TMF_OPTIMIZE=-O0 is for a build that only has to work.
+    args = [
+        "-std=c++20",
+        os.environ.get("TMF_OPTIMIZE", "-O3"),
+        "-fvisibility=hidden",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Wextra",
+    ]
     # torch's own headers are not free of unused parameters.
     args += ["-Wno-unused-parameter"]
     if not DARWIN:

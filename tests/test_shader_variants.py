@@ -27,7 +27,7 @@ from cases import (
 from compare import assert_close, assert_equal, reference_layer, run_layer, run_layer_in_place
 from settings import BLOCK, RAGGED, TILED, Setting, make_case
 
-from torch_mps_fusion import host_kernels
+from torch_mps_fusion import host_kernels, plan
 
 VARIANTS = ("packed", "core")
 BF16 = torch.bfloat16
@@ -315,6 +315,23 @@ def test_J1_lengths_leave_nothing_behind():
     run_lengths(range(1, 1024, 25))
     assert host_kernels._compile.cache_info().currsize == compiled
     assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") < 16 << 20
+
+
+def test_threadgroup_memory_is_what_the_planner_says():
+    """As metal_host counts it, for dims that differ."""
+    case = make_case(UNEVEN, BF16, 2, 40)
+    layer = pack_layer(replace(case.layer, input_norm_weight=case.layer.norm_weight[:64].clone()))
+    hidden, states, mask = given(case)
+    for variant in VARIANTS:
+        with host_kernels.running() as launches:
+            run_layer(layer, hidden, states, mask, variant=variant)
+        planned = plan.plan_layer(
+            hidden, *layer.weights, layer.input_norm_weight, *states, mask,
+            **layer.keywords, variant=variant, device="host",
+        )  # fmt: skip
+        found = [(x.kernel, x.result.counters.threadgroup_bytes) for x in launches]
+        assert found == [(d.kernel, d.threadgroup_bytes) for d in planned.kernels]
+        assert [x.constants for x in launches] == [d.constants for d in planned.kernels]
 
 
 # ------------------------------------------------------------------------------------- refusals

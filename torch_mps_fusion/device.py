@@ -66,8 +66,8 @@ def names() -> list[str]:
 def find(text: str) -> DeviceSpec:
     """The device of that name, case and spaces aside, or with changes: "M1 Max;cores=24".
 
-    What can be changed: cores, bandwidth, row_threshold, dispatch_limit_us. ValueError lists the
-    devices that exist.
+    What can be changed: cores, bandwidth, msl, threadgroup_memory, row_threshold,
+    dispatch_limit_us. ValueError lists the devices that exist.
     """
     return _from_line(torch.ops.mps_fusion._parse_device(text).rstrip("\n"))
 

@@ -51,6 +51,7 @@ class Dispatch:
     kernel: str
     grid: tuple[int, int, int]
     threads: int
+    threadgroup_bytes: int
     barrier: bool
     product: bool
     estimate_us: float
@@ -100,7 +101,7 @@ class Program:
             x, y, z = d.grid
             lines.append(
                 f"dispatch {d.stage} {d.family} {d.kernel} {x} {y} {z} {d.threads} "
-                f"{int(d.barrier)} {int(d.product)} {d.estimate_us}"
+                f"{d.threadgroup_bytes} {int(d.barrier)} {int(d.product)} {d.estimate_us}"
             )
             lines += [f"constant {i} {v}" for i, v in d.constants.items()]
             for a in d.arguments:
@@ -127,7 +128,7 @@ def parse(listing: str) -> Program:
             name, storage, size, role, given = words
             program.buffers.append(Buffer(name, int(storage), int(size), role, given == "1"))
         elif kind == "dispatch":
-            stage, family, kernel, x, y, z, threads, barrier, product, estimate = words
+            stage, family, kernel, x, y, z, threads, memory, barrier, product, estimate = words
             program.dispatches.append(
                 Dispatch(
                     stage,
@@ -135,6 +136,7 @@ def parse(listing: str) -> Program:
                     kernel,
                     (int(x), int(y), int(z)),
                     int(threads),
+                    int(memory),
                     barrier == "1",
                     product == "1",
                     float(estimate),

@@ -3,8 +3,9 @@
 
 #import <Metal/Metal.h>
 
+#include <vector>
+
 #include "encoder.h"
-#include "mps/pipelines.h"
 
 namespace tmf::mps {
 
@@ -12,11 +13,13 @@ namespace tmf::mps {
 constexpr uint32_t kMostInlineBytes = 4096;
 
 // Made inside the stream's queue block and gone at its end: it owns nothing, opens and ends
-// nothing.
+// nothing. `pipelines` are those of the kernels that will be set, in order: nothing is compiled
+// here.
 class MetalEncoder final : public Encoder {
  public:
-  MetalEncoder(id<MTLComputeCommandEncoder> encoder, id<MTLDevice> device, Pipelines& pipelines)
-      : encoder_(encoder), device_(device), pipelines_(pipelines) {}
+  MetalEncoder(id<MTLComputeCommandEncoder> encoder,
+               const std::vector<id<MTLComputePipelineState>>& pipelines)
+      : encoder_(encoder), next_(pipelines.begin()) {}
 
   void set_kernel(const plan::Kernel& kernel) override;
   void set_buffer(uint32_t index, const BufferView& view) override;
@@ -26,8 +29,7 @@ class MetalEncoder final : public Encoder {
 
  private:
   id<MTLComputeCommandEncoder> encoder_;
-  id<MTLDevice> device_;
-  Pipelines& pipelines_;
+  std::vector<id<MTLComputePipelineState>>::const_iterator next_;
 };
 
 }  // namespace tmf::mps

@@ -2,9 +2,7 @@
 
 namespace tmf::mps {
 
-void MetalEncoder::set_kernel(const plan::Kernel& kernel) {
-  [encoder_ setComputePipelineState:pipelines_.get(device_, kernel)];
-}
+void MetalEncoder::set_kernel(const plan::Kernel&) { [encoder_ setComputePipelineState:*next_++]; }
 
 void MetalEncoder::set_buffer(uint32_t index, const BufferView& view) {
   [encoder_ setBuffer:static_cast<id<MTLBuffer>>(view.object) offset:view.offset atIndex:index];

@@ -9,6 +9,7 @@
 
 #include "mps/memory.h"
 #include "mps/metal_encoder.h"
+#include "mps/pipelines.h"
 
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
 #error "torch_mps_fusion needs torch 2.11 or later"
@@ -48,13 +49,15 @@ class MpsRunner final : public Runner {
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
     if (program.dispatches.empty()) return;
     at::mps::MPSStream* stream = at::mps::getCurrentMPSStream();
-    id<MTLDevice> device = stream->device();
+    std::vector<id<MTLComputePipelineState>> made;
     for (const plan::Dispatch& dispatch : program.dispatches) {
-      check(dispatch, pipelines_.get(device, dispatch.kernel));
+      made.push_back(pipelines_.get(stream->device(), dispatch.kernel));
+      check(dispatch, made.back());
     }
+    const auto& pipelines = made;  // a block copies what is no reference
     at::mps::dispatch_sync_with_rethrow(stream->queue(), ^{
       in_pool([&] {
-        MetalEncoder encoder(stream->commandEncoder(), device, pipelines_);
+        MetalEncoder encoder(stream->commandEncoder(), pipelines);
         // PyTorch's encoder may come to run dispatches concurrently: what was encoded before this
         // program comes first, what follows comes after it.
         if (!program.dispatches.front().barrier_before) encoder.barrier();

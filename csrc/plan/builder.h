@@ -24,6 +24,9 @@ struct View {
 class Builder {
  public:
   explicit Builder(const DeviceSpec& device) : device_(device) {
+    if (device.msl < 310) {
+      throw Refusal("device: msl", std::to_string(device.msl), "310 (macOS 14) or later");
+    }
     // Bound where a path is off: any valid buffer will do.
     unused_ = buffer("unused", 16, Role::unused, true);
   }
@@ -80,9 +83,15 @@ class Builder {
     last().arguments.push_back(std::move(a));
     return *this;
   }
-  // Ends the dispatch.
-  void launch(std::initializer_list<uint64_t> grid, uint64_t threads, double cycles) {
+  // Ends the dispatch. `memory`: bytes of threadgroup memory, as shaders/README.md has them.
+  void launch(std::initializer_list<uint64_t> grid, uint64_t threads, uint64_t memory,
+              double cycles) {
     Dispatch& d = last();
+    if (memory > device_.threadgroup_memory) {
+      throw Refusal("device: threadgroup memory", std::to_string(device_.threadgroup_memory),
+                    "at least " + std::to_string(memory) + " bytes (" + d.kernel.name + ")");
+    }
+    d.threadgroup_bytes = static_cast<uint32_t>(memory);
     constexpr std::array<uint64_t, 3> limits{0x7fffffff, 65535, 65535};
     d.grid = {1, 1, 1};
     uint64_t groups = 1;

@@ -92,9 +92,14 @@ DeviceSpec parse_device(std::string_view text) {
     } else if (key == "dispatch_limit_us") {
       spec.dispatch_limit_us =
           static_cast<double>(Settings::number("device: dispatch_limit_us", value, 1, 1000000000));
+    } else if (key == "msl") {
+      spec.msl = static_cast<uint32_t>(Settings::number("device: msl", value, 100, 999));
+    } else if (key == "threadgroup_memory") {
+      spec.threadgroup_memory =
+          static_cast<uint32_t>(Settings::number("device: threadgroup_memory", value, 0, 1 << 24));
     } else {
       throw Refusal("device", "'" + key + "'",
-                    "cores, bandwidth, row_threshold, dispatch_limit_us");
+                    "cores, bandwidth, msl, threadgroup_memory, row_threshold, dispatch_limit_us");
     }
   }
   return spec;

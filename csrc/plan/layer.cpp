@@ -116,7 +116,7 @@ class LayerPlanner {
         .read(input_norm_, input_norm_.extent)
         .write(normed, bytes)
         .arguments(args)
-        .launch({c_.rows()}, 256, row_norm_cycles(c_.hidden));
+        .launch({c_.rows()}, 256, 32, row_norm_cycles(c_.hidden));
     x_ = normed;
   }
 

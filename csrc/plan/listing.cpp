@@ -49,7 +49,8 @@ std::string to_listing(const Program& program) {
   for (const Dispatch& d : program.dispatches) {
     out << "dispatch " << d.stage << ' ' << d.kernel.family << ' ' << d.kernel.name << ' '
         << d.grid[0] << ' ' << d.grid[1] << ' ' << d.grid[2] << ' ' << d.threads << ' '
-        << d.barrier_before << ' ' << d.product << ' ' << d.estimate_us << '\n';
+        << d.threadgroup_bytes << ' ' << d.barrier_before << ' ' << d.product << ' '
+        << d.estimate_us << '\n';
     for (const auto& [id, value] : d.kernel.constants) {
       out << "constant " << id << ' ' << value << '\n';
     }
@@ -84,7 +85,7 @@ Program from_listing(std::string_view text) {
     } else if (kind == "dispatch") {
       Dispatch d;
       in >> d.stage >> d.kernel.family >> d.kernel.name >> d.grid[0] >> d.grid[1] >> d.grid[2] >>
-          d.threads >> d.barrier_before >> d.product >> d.estimate_us;
+          d.threads >> d.threadgroup_bytes >> d.barrier_before >> d.product >> d.estimate_us;
       program.dispatches.push_back(std::move(d));
     } else if (kind == "constant") {
       uint32_t id = 0, value = 0;

@@ -1,6 +1,6 @@
 // A program as lines of words, for explain and for tests, and back.
 //   buffer NAME STORAGE BYTES ROLE GIVEN
-//   dispatch STAGE FAMILY KERNEL GX GY GZ THREADS BARRIER PRODUCT ESTIMATE_US
+//   dispatch STAGE FAMILY KERNEL GX GY GZ THREADS MEMORY BARRIER PRODUCT ESTIMATE_US
 //   constant ID VALUE                                      (of the dispatch above, as the next two)
 //   view INDEX BUFFER ACCESS OFFSET EXTENT READ WRITTEN    BUFFER is a line number of `buffer`
 //   bytes INDEX HEX

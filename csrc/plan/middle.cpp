@@ -125,7 +125,8 @@ class Middle {
         .read(mask_, n_, masked())
         .write(rows(all_.g, c_.value_dim() * es_), n_ * c_.value_dim() * es_)
         .arguments(args_)
-        .launch({c_.v_heads, batch_}, threads, core_cycles(c_, count_));
+        .launch({c_.v_heads, batch_}, threads, 64 * (c_.head_k_dim + c_.head_v_dim) + 128,
+                core_cycles(c_, count_));
   }
 
  private:
@@ -163,7 +164,7 @@ class Middle {
         .read(mask_, n_, masked())
         .write(rows(conv_, c_.conv_dim() * es_), n_ * c_.conv_dim() * es_)
         .arguments(args_)
-        .launch({ceil_div(count_, 8), ceil_div(c_.conv_dim(), 256), batch_}, 256, conv_cycles());
+        .launch({ceil_div(count_, 8), ceil_div(c_.conv_dim(), 256), batch_}, 256, 0, conv_cycles());
   }
 
   void qk_gates() {
@@ -180,7 +181,7 @@ class Middle {
         .write(rows(kq_, c_.k_heads * 4), n_ * c_.k_heads * 4)
         .write(rows(gates_, c_.v_heads * 8), n_ * c_.v_heads * 8)
         .arguments(args_)
-        .launch({ceil_div(count_ * c_.k_heads, 8), batch_}, 256, head_cycles(2 * c_.head_k_dim));
+        .launch({ceil_div(count_ * c_.k_heads, 8), batch_}, 256, 0, head_cycles(2 * c_.head_k_dim));
   }
 
   void rule() {
@@ -203,7 +204,7 @@ class Middle {
         .write(rows(o_, c_.value_dim() * es_), values * es_)
         .arguments(args_)
         .launch({c_.head_v_dim / (4 * columns * groups), c_.v_heads, batch_}, 32 * groups,
-                rule_cycles(c_, geometry_, count_));
+                64 * c_.head_k_dim + 512 * columns + 128, rule_cycles(c_, geometry_, count_));
   }
 
   void gated_norm() {
@@ -216,7 +217,7 @@ class Middle {
         .read(mask_, n_, masked())
         .write(rows(all_.g, c_.value_dim() * es_), values)
         .arguments(args_)
-        .launch({ceil_div(count_ * c_.v_heads, 8), batch_}, 256, head_cycles(c_.head_v_dim));
+        .launch({ceil_div(count_ * c_.v_heads, 8), batch_}, 256, 0, head_cycles(c_.head_v_dim));
   }
 
   Builder& builder_;

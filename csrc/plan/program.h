@@ -66,6 +66,7 @@ struct Dispatch {
   std::vector<Argument> arguments;
   std::array<uint32_t, 3> grid{};  // threadgroups
   uint32_t threads = 0;            // of a threadgroup
+  uint32_t threadgroup_bytes = 0;  // memory of a threadgroup, static
   bool barrier_before = false;     // waits for all dispatches before it
   bool product = false;
   double estimate_us = 0;  // see cost.h

@@ -2,6 +2,8 @@
 
 namespace tmf::plan {
 
+constexpr uint64_t kSegments = 8;  // of K, see shaders/include/projection.h
+
 void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& geometry, Io io,
                     const Projection& p) {
   const uint64_t es = size_of(io), tiles = p.only_conv_state ? 0 : padded_rows(p.n) / kTile;
@@ -49,7 +51,7 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
       .write(p.conv_out, p.conv_written, conv)
       .read(p.mask, p.mask_read, masked)
       .arguments(p.gdn)
-      .launch({groups + state_groups, passes}, 256,
+      .launch({groups + state_groups, passes}, 256, kSegments * 8 * (16 * nt + 4 + 1) * 4,
               projection_cycles(p.k, groups == 0 ? 0 : ceil_div(tiles, uint64_t{groups} * nt), nt,
                                 norm, p.rows));
 }

@@ -6,9 +6,11 @@ zig brings clang, libc++'s headers and Darwin's C headers; `declarations/` has t
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import tbd
 import wheels
+import ziglang
 from macho import MachO
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,6 +38,10 @@ FLAGS = (
 )
 # What Python's own process provides to an extension.
 PYTHON = "the Python process"
+PYTHON_NAME = re.compile(r"__?Py")
+# Of libc++ the compiler vouches: with the availability annotations it refuses what the target's
+# lacks. On a Mac the build takes Apple's own headers of it, so that the names differ anyway.
+CXX_NAME = re.compile(r"__Z(T[A-Z])?N?[KV]*St|__Z(nw|na|dl|da)[mP]")
 
 
 def zig_environment() -> dict[str, str]:
@@ -123,33 +130,46 @@ def torch_libraries(torch: Path) -> list[Path]:
     return [torch / "torch" / "lib" / f"lib{n}.dylib" for n in ("torch", "torch_cpu", "c10")]
 
 
-def stubs(torch: Path) -> Path:
-    """The folder of .tbd files of what Apple's libraries and Python provide."""
+def stub_folder(torch: Path) -> Path:
+    return wheels.cache() / "tbd" / torch.name
+
+
+def wanted(objects: list[Path]) -> set[str]:
+    """What the objects leave undefined."""
+    return {s for o in objects for s in MachO(o).imports}
+
+
+def python_symbols(undefined: set[str]) -> set[str]:
+    """Those of Python that this Python exports: extensions leave them to the process.
+
+    Py_LIMITED_API has seen to it that there are no others.
+    """
+    return {s for s in undefined if PYTHON_NAME.match(s) and hasattr(ctypes.pythonapi, s[1:])}
+
+
+def write_stubs(objects: list[Path], torch: Path) -> None:
+    """The .tbd files of what Apple's libraries and Python provide."""
     lib = torch / "torch" / "lib"
     binaries = [MachO(lib / f"lib{n}.dylib") for n in ("c10", "torch", "torch_cpu", "torch_python")]
     (pyobjc,) = (wheels.unpacked("pyobjc") / "Metal").glob("_Metal*.so")
     binaries += [MachO(pyobjc), MachO(wheels.unpacked("mlx-metal") / "mlx/lib/libmlx.dylib")]
-    folder = wheels.cache() / "tbd" / torch.name
     symbols = tbd.imported_symbols(binaries)
-    # extensions leave Python's symbols to the process
-    symbols[PYTHON] = {
-        s for b in binaries for s, lib in b.imports.items() if not lib and s.startswith("_Py")
-    }
-    tbd.write(folder, symbols)
-    return folder
+    undefined = wanted(objects)
+    symbols[PYTHON] = python_symbols(undefined)
+    symbols[tbd.CXX] |= {s for s in undefined if CXX_NAME.match(s)}
+    tbd.write(stub_folder(torch), symbols)
 
 
 def linked(objects: list[Path], torch: Path, out: Path) -> str:
-    """Links an extension at `out` with every symbol named to a library; returns the linker's
-    messages."""
-    folder = stubs(torch)
+    """Links an extension at `out`, every symbol to a library; returns the linker's messages."""
+    write_stubs(objects, torch)
+    folder = stub_folder(torch)
     names = (
         "Metal",
         "Foundation",
         "CoreFoundation",
         "libobjc",
         "libc++",
-        "libSystem",
         tbd.file_name(PYTHON),
     )
     result = zig(
@@ -168,9 +188,12 @@ def unexported(extension: Path, torch: Path) -> tuple[int, list[str]]:
         for path in torch_libraries(torch)
         for name in (f"@rpath/{path.name}",)
     }
-    for stub in stubs(torch).glob("*.tbd"):
+    for stub in stub_folder(torch).glob("*.tbd"):
         name, symbols = tbd.read(stub)
         exports[name] = symbols
+    # zig has its own description of libSystem, and links with it
+    (system,) = (Path(ziglang.__file__).parent / "lib" / "libc" / "darwin").glob("libSystem.tbd")
+    exports[tbd.SYSTEM] |= set(re.findall(r"\b_\w+", system.read_text()))
     imports = MachO(extension).imports
     return len(imports), [
         f"{s} of {lib}" for s, lib in imports.items() if s not in exports.get(lib, ())

@@ -17,12 +17,12 @@ CLASS = "_OBJC_CLASS_$_"
 METAL = "/System/Library/Frameworks/Metal.framework/Versions/A/Metal"
 OBJC = "/usr/lib/libobjc.A.dylib"
 CXX = "/usr/lib/libc++.1.dylib"
+SYSTEM = "/usr/lib/libSystem.B.dylib"
 
 # Documented, and bound by none of the binaries that are read.
 DOCUMENTED = {
     METAL: {CLASS + "MTLFunctionConstantValues"},
     OBJC: {"_objc_alloc", "_objc_alloc_init", "_objc_retain", "_objc_release"},
-    CXX: {"__ZdlPvm"},  # sized deallocation, of the C++14 ABI
 }
 
 

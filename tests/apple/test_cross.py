@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cross
+import needs
 import pytest
 import tbd
 from macho import MachO
@@ -35,3 +36,54 @@ def test_the_stream_is_bound_and_the_module_exported(extension: Path) -> None:
         assert any(part in s for s in torch_cpu), part
     assert tbd.CLASS + "MTLFunctionConstantValues" in image.imports
     assert "_OBJC_CLASS_$_MPSGraph" not in image.imports
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "said"),
+    [
+        (
+            "mps_runner.mm",
+            "at::mps::getCurrentMPSStream();",
+            "at::mps::getMPSStream();",
+            "no member named 'getMPSStream'",
+        ),
+        ("metal_encoder.mm", "offset:view.offset", "ofset:view.offset", "ofset"),
+        (
+            "metal_encoder.mm",
+            "static_cast<id<MTLBuffer>>(view.object)",
+            "view.object",
+            "cannot initialize a parameter of type 'id<MTLBuffer>'",
+        ),
+        (
+            "pipelines.mm",
+            "if (@available(macOS 15.0, *)) {\n    options.mathMode",
+            "{\n    options.mathMode",
+            "only available on macOS 15.0 or newer",
+        ),
+        (
+            "pipelines.mm",
+            "newComputePipelineStateWithFunction:function.get()",
+            "newComputePipelineStateWithFunction:device",
+            "id<MTLDevice>",
+        ),
+    ],
+)
+def test_a_mistake_does_not_compile(
+    file: str, right: str, wrong: str, said: str, tmp_path: Path
+) -> None:
+    text = (cross.ROOT / "csrc" / "mps" / file).read_text()
+    assert right in text
+    mutant = tmp_path / file
+    mutant.write_text(text.replace(right, wrong, 1))
+    _, messages = cross.compiled(mutant, needs.wheel("torch-2.13"))
+    assert said in messages
+
+
+def test_a_symbol_that_torch_does_not_export_does_not_link(tmp_path: Path) -> None:
+    torch = needs.wheel("torch-2.13")
+    source = tmp_path / "more.cpp"
+    source.write_text("namespace at::mps { void nowhere(); }\nvoid f() { at::mps::nowhere(); }\n")
+    more, messages = cross.compiled(source, torch)
+    assert messages == ""
+    said = cross.linked([*cross.objects(torch), more], torch, tmp_path / "_C.so")
+    assert "undefined symbol: __ZN2at3mps7nowhereEv" in said

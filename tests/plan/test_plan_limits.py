@@ -149,6 +149,11 @@ REFUSED = [
     ({"on": "M9"}, "device: got 'M9'"),
     ({"on": "M1;speed=2"}, "device: got 'speed'"),
     ({"on": "M1;cores=x"}, "device: cores: got 'x'"),
+    ({"on": "M1;msl=300"}, "device: msl: got 300; accepted: 310"),
+    (
+        {"on": "M1;threadgroup_memory=16000"},
+        "threadgroup memory: got 16000; accepted: at least 165",
+    ),
     ({"geometry": ";tile=nt9"}, "geometry: tile: got 'nt9'"),
     ({"geometry": ";rule=r3s4"}, "geometry: rule"),
     ({"geometry": ";core=r1"}, "geometry: core"),
