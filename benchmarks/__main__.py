@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import rule
+from . import memory, overhead, rule
 
-COMMANDS = {"rule": rule}
+COMMANDS = {"rule": rule, "memory": memory, "overhead": overhead}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,9 +5,9 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include "autograd/conv.h"
-#include "autograd/layer.h"
-#include "autograd/rule.h"
+#include "autograd/conv_backward.h"
+#include "autograd/layer_backward.h"
+#include "autograd/rule_backward.h"
 #include "errors.h"
 #include "packed_weight.h"
 #include "parse_args.h"

@@ -1,4 +1,4 @@
-#include "autograd/layer.h"
+#include "autograd/layer_backward.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -9,9 +9,9 @@
 #include <array>
 #include <cmath>
 
-#include "autograd/conv.h"
-#include "autograd/norms.h"
-#include "autograd/rule.h"
+#include "autograd/conv_backward.h"
+#include "autograd/norms_backward.h"
+#include "autograd/rule_backward.h"
 #include "layer.h"
 #include "stock/tools.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/norms.h"
+#include "autograd/norms_backward.h"
 
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>

@@ -1,4 +1,4 @@
-#include "autograd/rule.h"
+#include "autograd/rule_backward.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>

@@ -1,4 +1,4 @@
-#include "autograd/conv.h"
+#include "autograd/conv_backward.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
