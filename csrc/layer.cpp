@@ -40,9 +40,10 @@ at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePai
     x = stages.rms_norm(x, args.input_norm_weight, args.eps);
   }
 
-  const Projected p = project(x, args);
+  Projected p = project(x, args);
   const at::Tensor mixed =
       stages.causal_conv1d(p.qkv, args.conv_weight, args.mask, conv, /*silu=*/true);
+  p.qkv.reset();  // the largest tensor of the call
   const auto qkv = mixed.split_with_sizes({args.key_dim(), args.key_dim(), args.value_dim()}, -1);
   const auto by_head = [&](const at::Tensor& t, int64_t heads, int64_t dim) {
     return t.unflatten(-1, {heads, dim});

@@ -116,7 +116,9 @@ def gradients(call, tensors, weights):
 def result_weights(q, v):
     generator = torch.Generator().manual_seed(9)
     size = (v.shape[0], v.shape[2], q.shape[3], v.shape[3])
-    return [torch.randn(s, generator=generator, dtype=F64) for s in (v.shape, size)]
+    # In the dtype of the result, which its gradient has too.
+    return [torch.randn(s, generator=generator).to(t).double()
+            for s, t in ((v.shape, v.dtype), (size, torch.float32))]  # fmt: skip
 
 
 def assert_rule_gradients(tensors, mask=None, *, variant="auto", **keywords):
@@ -246,7 +248,7 @@ def test_one_result_alone(used):
 def test_A6_conv_rows(activation, dtype, variant):
     x, weight = strided_view(torch.randn(3, 24, 37).to(dtype)), torch.randn(24, 4).to(dtype)
     state = torch.randn(3, 24, 4).to(dtype)
-    weights = [torch.randn(3, 24, 37, dtype=F64), torch.randn(3, 24, 4, dtype=F64)]
+    weights = [torch.randn(size).to(dtype).double() for size in ((3, 24, 37), (3, 24, 4))]
     ours = gradients(
         lambda *t: ops.causal_conv1d(*t, activation=activation, variant=variant),
         (x, weight, state), weights,

@@ -74,6 +74,18 @@ def test_K1_gradcheck(given, masked, input_norm, joined, head_map):
     assert gradcheck(lambda *t: ReferenceLayer.apply(mask, layer.keywords, *t), tensors)
 
 
+def test_K1_gradcheck_over_segments():
+    layer = make_layer(TINY, F64, input_norm=True)
+    states = [s.to(F64) for s in make_states(TINY, 8, F64)]
+    tensors = [
+        t.detach().clone().requires_grad_()
+        for t in operands(layer, make_hidden(TINY, 8, 130, F64), states)
+    ]
+    mask = torch.rand(8, 130, generator=torch.Generator().manual_seed(4)) > 0.2
+    call = lambda *t: ReferenceLayer.apply(mask, layer.keywords, *t)  # noqa: E731
+    assert gradcheck(call, tensors, fast_mode=True)
+
+
 # ------------------------------------------------------------------------ through the op
 
 
@@ -82,7 +94,9 @@ def loss_weights(layer, hidden, width=4):
     sizes = [hidden.shape, (batch, shape.conv_dim, width),
              (batch, shape.num_v_heads, shape.head_k_dim, shape.head_v_dim)]  # fmt: skip
     generator = torch.Generator().manual_seed(3)
-    return [torch.randn(s, generator=generator, dtype=F64) for s in sizes]
+    dtypes = hidden.dtype, hidden.dtype, torch.float32  # those of the results
+    return [torch.randn(s, generator=generator).to(t).double()
+            for s, t in zip(sizes, dtypes, strict=True)]  # fmt: skip
 
 
 def gradients(call, tensors, weights, frozen=()):
@@ -104,7 +118,7 @@ def run(layer, mask=None, **keywords):
 @pytest.mark.parametrize("head_map", HEAD_MAPS)
 def test_A6_layer_rows(head_map, dtype, variant):
     layer = make_layer(with_map(SMALL, head_map), dtype, input_norm=True)
-    hidden, states = make_hidden(SMALL, 3, 70, dtype), make_states(SMALL, 3, dtype)
+    hidden, states = make_hidden(SMALL, 3, 140, dtype), make_states(SMALL, 3, dtype)
     tensors, weights = operands(layer, hidden, states), loss_weights(layer, hidden)
     ours = gradients(run(layer, variant=variant), tensors, weights)
     exact = gradients(

@@ -18,6 +18,8 @@ using at::matmul;
 using at::Tensor;
 using stock::kL2NormEps, stock::widened;
 
+constexpr int64_t kSpan = 8;  // chunks between two states that are kept for the way back
+
 Tensor transposed(const Tensor& t) { return t.transpose(-1, -2); }
 Tensor sum_last(const Tensor& t) { return t.sum(-1, /*keepdim=*/true); }
 
@@ -67,8 +69,9 @@ Update update_of(const Chunk& c, const Tensor& state) {
   return {read, missing, matmul(c.inverse, missing.mul(c.beta))};
 }
 
-Tensor next_state(const Chunk& c, const Tensor& state, const Update& u) {
-  return matmul(transposed(c.k.mul(c.left)), u.written).add_(state.mul(c.total));
+Tensor next_state(const Chunk& c, const Tensor& state) {
+  const Tensor written = update_of(c, state).written;
+  return matmul(transposed(c.k.mul(c.left)), written).add_(state.mul(c.total));
 }
 
 // Gradients of one chunk, (N, C, ..), and of the state before it.
@@ -227,19 +230,29 @@ Tensor rule_backward(const RuleArgs& a, const Tensor& grad_output, const Tensor&
   Tensor d_state = or_zeros(grad_state);
   if (a.q.size(1) > 0) {
     const Chunks chunks(a);
-    const int64_t last = chunks.count() - 1;
-    // The state before each chunk, kept for the way back.
-    const Tensor states = at::empty({last + 1, batch * heads, dk, dv}, options);
-    states[0].copy_(or_zeros(a.state));
-    for (int64_t i = 0; i < last; ++i) {
-      const Chunk c = chunks.at(i);
-      states[i + 1].copy_(next_state(c, states[i], update_of(c, states[i])));
+    // The state before each span, then before each chunk of the span that is on its way back.
+    const int64_t spans = (chunks.count() + kSpan - 1) / kSpan;
+    const Tensor of_span = at::empty({spans, batch * heads, dk, dv}, options);
+    const Tensor of_chunk = at::empty({kSpan, batch * heads, dk, dv}, options);
+    of_span[0].copy_(or_zeros(a.state));
+    for (int64_t s = 0; s + 1 < spans; ++s) {
+      Tensor state = of_span[s];
+      for (int64_t i = 0; i < kSpan; ++i) state = next_state(chunks.at(s * kSpan + i), state);
+      of_span[s + 1].copy_(state);
     }
-    for (int64_t i = last; i >= 0; --i) {
-      const Tensor d_output = chunks.output_gradient(grad_output, i);
-      const ChunkGradients d = chunk_backward(chunks.at(i), states[i], d_output, d_state);
-      chunks.store(d, i, out);
-      d_state = d.state;
+    for (int64_t s = spans - 1; s >= 0; --s) {
+      const int64_t first = s * kSpan, count = std::min(kSpan, chunks.count() - first);
+      of_chunk[0].copy_(of_span[s]);
+      for (int64_t i = 0; i + 1 < count; ++i) {
+        of_chunk[i + 1].copy_(next_state(chunks.at(first + i), of_chunk[i]));
+      }
+      for (int64_t i = count - 1; i >= 0; --i) {
+        const Tensor d_output = chunks.output_gradient(grad_output, first + i);
+        const ChunkGradients d =
+            chunk_backward(chunks.at(first + i), of_chunk[i], d_output, d_state);
+        chunks.store(d, first + i, out);
+        d_state = d.state;
+      }
     }
   }
   const Tensor before = d_state.view({batch, heads, dk, dv});

@@ -5,7 +5,8 @@
 
 namespace tmf::autograd {
 
-// Where the gradients of the rule's inputs go: shapes of the inputs, any dtype and strides.
+// Where the gradients of the rule's inputs go: shapes of the inputs, any dtype and strides. Those
+// of q, k, v may be the inputs' own memory.
 struct RuleGradients {
   at::Tensor q, k, v, g, beta;
 };
