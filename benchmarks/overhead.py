@@ -1,8 +1,8 @@
 """What one op call costs besides its work: the smallest calls, interleaved in one process.
 
 The work of these calls (a convolution of 8 channels over one token) is far below a microsecond, so
-that the time is checks and dispatch. ``aten`` is an aten op of the same inputs for scale, ``python``
-our op behind ``torch.library.custom_op``, which is what registration in Python would cost.
+that the time is checks and dispatch. ``aten`` is an aten op of the same inputs for scale,
+``python`` our op behind ``torch.library.custom_op``: what registration in Python would cost.
 """
 
 from __future__ import annotations

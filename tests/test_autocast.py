@@ -147,7 +147,5 @@ def test_K7_compiled():
     for tokens in (3, 9):
         hidden, states = make_hidden(SMALL, 2, tokens, F32), make_states(SMALL, 2, F32)
         copies = [s.clone() for s in states]
-        assert_equal(
-            (*compiled(hidden, *states), *states), (*function(hidden, *copies), *copies)
-        )
+        assert_equal((*compiled(hidden, *states), *states), (*function(hidden, *copies), *copies))
     assert counter.frame_count == 1

@@ -3,8 +3,17 @@
 import naive
 import pytest
 import torch
-from cases import DTYPES, HEAD_MAPS, SMALL, Shape, make_hidden, make_layer, make_states
-from cases import pack_layer, with_map
+from cases import (
+    DTYPES,
+    HEAD_MAPS,
+    SMALL,
+    Shape,
+    make_hidden,
+    make_layer,
+    make_states,
+    pack_layer,
+    with_map,
+)
 from torch.autograd import gradcheck
 
 from torch_mps_fusion import reference
@@ -50,9 +59,7 @@ class ReferenceLayer(torch.autograd.Function):
     def backward(ctx, *grads):
         tensors = ctx.saved_tensors
         needed = [t is not None for t in tensors]
-        found = ops._gdn_layer_backward(
-            *grads, needed, *nested(tensors), ctx.mask, **ctx.keywords
-        )
+        found = ops._gdn_layer_backward(*grads, needed, *nested(tensors), ctx.mask, **ctx.keywords)
         return None, None, *(f if n else None for f, n in zip(found, needed, strict=True))
 
 

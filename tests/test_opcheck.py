@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from cases import DTYPES, SMALL, make_hidden, make_layer, make_states, offset_view, pack_layer, strided_view
+from cases import (
+    DTYPES,
+    SMALL,
+    make_hidden,
+    make_layer,
+    make_states,
+    offset_view,
+    pack_layer,
+    strided_view,
+)
 from torch.library import opcheck
 
 from torch_mps_fusion import packing
