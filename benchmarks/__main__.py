@@ -1,13 +1,13 @@
-"""``python -m benchmarks rule``: one subcommand for each thing that is timed."""
+"""``python -m benchmarks layer | rule``: one subcommand for each thing that is timed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import memory, overhead, rule
+from . import layer, memory, overhead, rule
 
-COMMANDS = {"rule": rule, "memory": memory, "overhead": overhead}
+COMMANDS = {"layer": layer, "memory": memory, "overhead": overhead, "rule": rule}
 
 
 def main(arguments: list[str] | None = None) -> int:

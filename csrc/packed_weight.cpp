@@ -1,9 +1,5 @@
 #include "packed_weight.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
-#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -13,34 +9,17 @@ namespace {
 constexpr std::string_view kPrefix = "tiles16-";
 constexpr std::array<std::string_view, 2> kLanes{"apple", "nvidia"};
 constexpr int64_t kTile = 16, kBlockK = 32;
-constexpr int64_t kChunk = int64_t{1} << 20;  // elements of a temporary, or one row of tiles
 
-// Where element (n, k) of a 16 x 32 block lies in its packed form: as packing.packed_index.
-int64_t packed_place(int64_t n, int64_t k, int64_t itemsize, bool nvidia) {
-  const int64_t position = 2 * (k / 8) + k % 2, fragment = (k % 8) / 2;
-  const int64_t quarter = 2 * (fragment % 2) + n / 8;
-  int64_t lane, e;
-  if (nvidia) {
-    lane = 4 * (n % 8) + position / 2;
-    e = position % 2;
-  } else {
-    const int64_t pair = n % 8 / 2;
-    lane = 16 * (position / 4) + 8 * (pair / 2) + 2 * (position % 4) + pair % 2;
-    e = n % 2;
-  }
-  const int64_t value = 2 * quarter + e, word = 16 / itemsize;
-  return fragment / 2 * 256 + value / word * (32 * word) + lane * word + value % word;
-}
-
-// [512]: the packed place of each element of a row-major block.
-at::Tensor block_order(int64_t itemsize, bool nvidia, c10::Device device) {
-  std::vector<int64_t> order;
-  for (int64_t n = 0; n < kTile; ++n) {
-    for (int64_t k = 0; k < kBlockK; ++k) order.push_back(packed_place(n, k, itemsize, nvidia));
-  }
-  return at::from_blob(order.data(), {kTile * kBlockK}, at::kLong)
-      .to(device, at::kLong, false, true);
-}
+// Packing permutes the bits of an index, so that unpacking is a view with its dims permuted: no
+// table, no temporary. Dims by letter, outermost first; in a block of 16 outputs and 32 k
+//   t s   tile of 16 outputs, step of 32 k       f g   bits of the fragment, (k % 8) / 2
+//   nvidia: H n / 8, N n % 8, P k / 8, e k % 2
+//   apple:  H Q R e bits of n, A B the bits of k / 8, C k % 2
+struct Order {
+  std::string_view packed, packed_float, rows;
+};
+constexpr Order kNvidia{"tsfNPgHe", "tsfgNPHe", "tHNsPfge"};
+constexpr Order kApple{"tsfAQBCRgHe", "tsfgAQBCRHe", "tHQResABfgC"};
 
 }  // namespace
 
@@ -65,17 +44,18 @@ std::string weight_format_names() {
 }
 
 at::Tensor unpack(const at::Tensor& packed, std::string_view lanes, int64_t padded_n, int64_t k) {
-  const int64_t tiles = padded_n / kTile, steps = k / kBlockK;
-  const at::Tensor order = block_order(packed.element_size(), lanes == "nvidia", packed.device());
-  const at::Tensor blocks = packed.view({tiles, steps, kTile * kBlockK});
-  at::Tensor rows = at::empty({tiles, kTile, steps, kBlockK}, packed.options());
-  const int64_t chunk = std::max<int64_t>(1, kChunk / (kTile * k));
-  for (int64_t t = 0; t < tiles; t += chunk) {
-    const int64_t n = std::min(chunk, tiles - t);
-    const at::Tensor part = blocks.narrow(0, t, n).index_select(2, order);
-    rows.narrow(0, t, n).copy_(part.view({n, steps, kTile, kBlockK}).transpose(1, 2));
+  const Order& order = lanes == "nvidia" ? kNvidia : kApple;
+  const std::string_view from = packed.element_size() == 4 ? order.packed_float : order.packed;
+  std::vector<int64_t> sizes, dims;
+  for (const char dim : from) {
+    sizes.push_back(dim == 't'   ? padded_n / kTile
+                    : dim == 's' ? k / kBlockK
+                    : dim == 'N' ? 8
+                    : dim == 'P' ? 4
+                                 : 2);
   }
-  return rows.view({padded_n, k});
+  for (const char dim : order.rows) dims.push_back(static_cast<int64_t>(from.find(dim)));
+  return packed.view(sizes).permute(dims).reshape({padded_n, k});
 }
 
 }  // namespace tmf

@@ -21,8 +21,8 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::LayerCall call = layer_call(args, conv, recurrent);
     const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
-    const plan::Program program =
-        plan::plan_layer(call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm));
+    const plan::Program program = plan::plan_layer(
+        call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm));
     return {plan::to_listing(program), record(program),
             static_cast<int64_t>(plan::minimum_bytes(call))};
   } catch (const plan::Refusal& r) {
@@ -47,6 +47,14 @@ std::tuple<std::string, std::string> plan_linear(int64_t rows, int64_t in_featur
     return {plan::to_listing(program), record(program)};
   } catch (const plan::Refusal& r) {
     refuse(op, r.argument, r.got, r.accepted);
+  }
+}
+
+std::string set_geometry(std::string_view geometry) {
+  try {
+    return override_geometry(geometry);
+  } catch (const plan::Refusal& r) {
+    refuse("_override_geometry", r.argument, r.got, r.accepted);
   }
 }
 
@@ -102,6 +110,7 @@ std::string shader_text(std::string_view family) {
 
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   m.impl("_plan_linear", plan_linear);
+  m.impl("_override_geometry", set_geometry);
   m.impl("_check_program", check_program);
   m.impl("_devices", devices);
   m.impl("_parse_device", parse_device);

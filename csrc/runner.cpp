@@ -18,17 +18,24 @@ std::array<std::atomic<Runner*>, kDeviceTypes> runners;
 std::string prepare_kernel(std::string_view device, std::string_view family,
                            std::string_view kernel) {
   const c10::DeviceType type = c10::Device(std::string(device)).type();
-  Runner* runner = runner_for(type);
-  if (runner == nullptr) {
-    return text("this build runs no shaders on ", c10::DeviceTypeName(type, true));
-  }
-  return runner->prepare({std::string(family), std::string(kernel), {}});
+  if (const std::string reason = why_no_shaders(type); !reason.empty()) return reason;
+  return runner_for(type)->prepare({std::string(family), std::string(kernel), {}});
 }
 
 }  // namespace
 
 void register_runner(c10::DeviceType type, Runner& runner) {
   runners[static_cast<size_t>(type)] = &runner;
+}
+
+std::string why_no_shaders(c10::DeviceType type) {
+  const Runner* runner = runner_for(type);
+  if (runner == nullptr) {
+    return text("this build runs no shaders on ", c10::DeviceTypeName(type, true));
+  }
+  const std::string reason = runner->why_not();
+  return reason.empty() ? ""
+                        : text("no shaders run on ", c10::DeviceTypeName(type, true), ": ", reason);
 }
 
 Runner* runner_for(c10::DeviceType type) { return runners[static_cast<size_t>(type)]; }

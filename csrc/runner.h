@@ -16,12 +16,16 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
+  // Why programs cannot run on the current device of this machine; empty if they can.
+  virtual std::string why_not() const { return ""; }
+
   // The memory of a tensor of this device from its first element on, whatever its storage offset.
   virtual BufferView view(const at::Tensor& tensor) const = 0;
 
-  // Encodes the program on the device's current stream. A kernel that does not compile, or an
-  // argument that the device cannot take, throws before anything is encoded. The caller keeps the
-  // tensors behind `buffers` until this returns; PyTorch's allocator reuses memory in stream order.
+  // Encodes the program on the current stream of the current device, which is that of `buffers`. A
+  // kernel that does not compile, or an argument that the device cannot take, throws before
+  // anything is encoded. The caller keeps the tensors behind `buffers` until this returns;
+  // PyTorch's allocator reuses memory in stream order.
   virtual void run(const plan::Program& program, const std::vector<BufferView>& buffers) = 0;
 
   // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.
@@ -35,6 +39,9 @@ TMF_EXPORT void register_runner(c10::DeviceType type, Runner& runner);
 
 // Null where this build, or what has been loaded, cannot run programs on such a device.
 TMF_EXPORT Runner* runner_for(c10::DeviceType type);
+
+// Why programs cannot run on such a device here and now; empty if they can.
+std::string why_no_shaders(c10::DeviceType type);
 
 // What the planner is told of the device that a type's runner has: the only place that asks.
 plan::DeviceSpec current_device(c10::DeviceType type);

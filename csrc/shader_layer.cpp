@@ -3,8 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <map>
+#include <mutex>
+#include <utility>
 
 #include "errors.h"
 #include "packed_weight.h"
@@ -23,9 +26,10 @@ int64_t stride_of(const Tensor& t, int64_t dim) {
 }
 
 bool on_word(const Tensor& t) {
-  const auto offset = t.device().is_cpu()
-                          ? reinterpret_cast<uint64_t>(t.const_data_ptr())
-                          : static_cast<uint64_t>(t.storage_offset()) * t.element_size();
+  // On MPS a storage is a buffer object, whose memory begins on a page.
+  const auto offset = t.device().is_mps()
+                          ? static_cast<uint64_t>(t.storage_offset()) * t.element_size()
+                          : reinterpret_cast<uint64_t>(t.const_data_ptr());
   return t.numel() == 0 || offset % kWord == 0;
 }
 
@@ -64,7 +68,11 @@ class Execution {
  public:
   Execution(const plan::Program& program, const std::map<std::string, Tensor>& named,
             c10::Device device, c10::ScalarType type, std::string_view lanes)
-      : program_(program), runner_(*runner_for(device.type())), type_(type), lanes_(lanes) {
+      : guard_(device),
+        program_(program),
+        runner_(*runner_for(device.type())),
+        type_(type),
+        lanes_(lanes) {
     const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
     for (const plan::Buffer& b : program.buffers) {
       const auto found = named.find(b.name);
@@ -110,6 +118,7 @@ class Execution {
     if (d.arguments[2].access != plan::Access::none) y.add_(matrix(d.arguments[2], rows));
   }
 
+  c10::DeviceGuard guard_;
   const plan::Program& program_;
   Runner& runner_;
   c10::ScalarType type_;
@@ -144,7 +153,21 @@ void empty_call(const StatePair& state) {
   }
 }
 
+std::mutex geometry_lock;
+std::string geometry_text;
+
 }  // namespace
+
+std::string override_geometry(std::string_view text) {
+  plan::change({}, text);
+  const std::lock_guard guard(geometry_lock);
+  return std::exchange(geometry_text, std::string(text));
+}
+
+plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+  const std::lock_guard guard(geometry_lock);
+  return plan::change(plan::geometry_for(device, io), geometry_text);
+}
 
 plan::Io io_of(c10::ScalarType type) {
   return type == c10::kFloat ? plan::Io::f32 : type == c10::kHalf ? plan::Io::f16 : plan::Io::bf16;
@@ -197,8 +220,9 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   const plan::DeviceSpec device = current_device(a.hidden.device().type());
   const plan::LayerCall call = layer_call(a, conv, state);
   const plan::Program program = planned(op, [&] {
-    return plan::plan_layer(call, device, plan::geometry_for(device, call.io),
-                            plan::cuts_of(name_of(variant)));
+    const plan::Geometry geometry = current_geometry(device, call.io);
+    return plan::plan_layer(call, device, geometry,
+                            plan::cuts_of(name_of(variant), geometry.own_norm));
   });
 
   const Tensor hidden = plain(a.hidden);
@@ -241,7 +265,7 @@ Tensor run_packed_linear(const char* op, const Tensor& x, const Tensor& weight,
   const plan::Program program = planned(op, [&] {
     return plan::plan_linear({static_cast<uint64_t>(rows), static_cast<uint64_t>(k),
                               static_cast<uint64_t>(out_features), io},
-                             device, plan::geometry_for(device, io));
+                             device, current_geometry(device, io));
   });
   const std::map<std::string, Tensor> named{
       {"x", plain(x)}, {"weight", weight}, {"output", output}};

@@ -25,6 +25,13 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const char* op, const LayerArgs& args, const StatePair& conv, const StatePair& recurrent,
     std::string_view device, std::string_view geometry, bool own_norm);
 
+// Changes of the launch geometry of all calls to come, as plan::change takes them, for
+// measurements; returns the one before. Throws plan::Refusal.
+std::string override_geometry(std::string_view text);
+
+// What a call on that device is planned with.
+plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io);
+
 plan::Io io_of(c10::ScalarType type);
 
 }  // namespace tmf

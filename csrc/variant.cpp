@@ -72,9 +72,7 @@ std::string why_no_shader(const char* name, const Capability& c) {
 }  // namespace
 
 std::string why_not_packed(c10::DeviceType device, std::string_view weight_format) {
-  if (runner_for(device) == nullptr) {
-    return text("this build runs no shaders on ", c10::DeviceTypeName(device, true));
-  }
+  if (const std::string reason = why_no_shaders(device); !reason.empty()) return reason;
   const std::string format = packed_format(current_device(device).lanes);
   if (weight_format == format) return "";
   return text("weight_format ", quoted(weight_format), " is not accepted on ",

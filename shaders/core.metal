@@ -3,7 +3,7 @@
 //   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be
 //   one conv_state (if kConvGiven) is only read; mask [B][T] if kMask G [B*T][Hv][Dv], zero for
 //   masked tokens
-// Launch: 8 Dv / RPL threads; grid (Hv, B). Threadgroup memory: 64 (Dk + Dv) bytes and 128.
+// Launch: 8 Dv / RPL threads; grid (Hv, B). Threadgroup memory: 64 (Dk + Dv) + 4 Dv + 128 bytes.
 // Who: a value head of a sequence belongs to one threadgroup; nothing waits for another one.
 #include "include/core.h"
 #include "include/kernel.h"

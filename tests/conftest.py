@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import CPU_VARIANTS
+from cuda_device import why_not_cuda
 
 
 @pytest.fixture(params=CPU_VARIANTS)
@@ -15,10 +16,16 @@ def variant(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=["cpu", "mps"])
+@pytest.fixture(params=["cpu", "mps", "cuda"])
 def shader_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device that runs our shaders: "mps" is the real one, else the fake one of tests/apple,
-    which must end the test without a fault."""
+    which must end the test without a fault; "cuda" is real or skipped."""
+    if request.param == "cuda":
+        if reason := why_not_cuda():
+            pytest.skip(reason)
+        yield "cuda"
+        torch.cuda.synchronize()
+        return
     if request.param == "cpu" or torch.backends.mps.is_available():
         yield request.param
         return

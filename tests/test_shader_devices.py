@@ -14,6 +14,8 @@ from cases import Layer, Shape, make_hidden, make_layer, make_states, pack_layer
 from compare import assert_close, assert_equal, reference_layer, run_layer, run_layer_in_place
 from torch import Tensor
 
+from torch_mps_fusion.device import current
+
 VARIANTS = ("packed", "core")
 TILED = Shape(head_map="tiled")
 RAGGED = Shape(64, 2, 6, 64, 128, conv_width=3, head_map="tiled")
@@ -28,7 +30,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: str(c[1]).remov
 
 def moved(layer: Layer, device: str) -> Layer:
     """The layer's weights on a device, packed."""
-    packed = pack_layer(layer)
+    packed = pack_layer(layer, current(device).lanes)
     tensors = {
         name: value.to(device) for name, value in vars(packed).items() if isinstance(value, Tensor)
     }
@@ -164,8 +166,8 @@ def test_G5_repeats_are_bit_identical_among_operators_of_torch(shader_device) ->
         assert_equal(cpu(tuple(t.clone() for t in got)), first)
 
 
-def test_J1_every_number_of_tokens_without_new_pipelines(shader_device) -> None:
-    """T from 1 to 24: what is compiled for the first serves all."""
+def test_the_number_of_tokens_does_not_touch_the_bits(shader_device) -> None:
+    """T from 1 to 24 of one sequence."""
     layer, hidden, _ = make((Shape(), torch.float32, 1, 24, False))
     there = moved(layer, shader_device)
     whole = None

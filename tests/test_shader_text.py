@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,9 @@ import torch_mps_fusion  # noqa: F401  (its import registers the ops)
 from torch_mps_fusion import shaders
 
 ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("embed", ROOT / "tools" / "embed_shaders.py")
-assert SPEC is not None and SPEC.loader is not None
-embed = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(embed)
+sys.path.insert(0, str(ROOT / "tools"))
+
+import embed_shaders as embed  # noqa: E402
 
 
 @pytest.mark.parametrize("family", shaders.FAMILIES)

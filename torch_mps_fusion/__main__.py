@@ -1,4 +1,4 @@
-"""``python -m torch_mps_fusion demo | doctor | explain``."""
+"""``python -m torch_mps_fusion demo | doctor | explain | ptx``."""
 
 from __future__ import annotations
 
@@ -63,6 +63,21 @@ def parser() -> argparse.ArgumentParser:
         help='launch geometry by hand: ";tile=nt1u4;groups=96;rule=r2s4;core=r4;block=256"',
     )
 
+    ptx = commands.add_parser(
+        "ptx", help="make the kernels of CUDA tensors, for a GPU machine that has no compiler"
+    )
+    ptx.add_argument("folder", type=Path, help="TORCH_MPS_FUSION_PTX names it there")
+    ptx.add_argument("--shape", choices=SHAPES, nargs="+", default=["9b"])
+    ptx.add_argument("--dtype", choices=DTYPES, nargs="+", default=["bfloat16"])
+    ptx.add_argument(
+        "--tokens", type=token_counts, default=[1, 8], metavar="T,T,..", help="tokens a call"
+    )
+    ptx.add_argument("--masks", action="store_true", help="calls with a mask too")
+    ptx.add_argument(
+        "--geometry", nargs="+", default=[""], help='launch geometries, as "explain" takes them'
+    )
+    ptx.add_argument("--list", action="store_true", help="print the files' names, make none")
+
     commands.add_parser("doctor", help="what is here, what is missing, which variants run where")
     return top
 
@@ -78,6 +93,10 @@ def main(arguments: list[str] | None = None) -> int:
             from .explain import run_explain
 
             return run_explain(args)
+        if args.command == "ptx":
+            from .cuda_kernels import run_ptx
+
+            return run_ptx(args)
         from .demo import run_demo
 
         return run_demo(args)

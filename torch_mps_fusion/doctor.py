@@ -9,6 +9,7 @@ import time
 
 import torch
 
+from . import cuda_kernels
 from .models.layer import format_for
 from .ops import VARIANTS, supports
 
@@ -64,6 +65,7 @@ def environment() -> list[tuple[str, str]]:
         ("extension", "torch_mps_fusion._C is built and its ops are registered"),
         ("mps", mps_finding()),
         ("cuda", torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no device"),
+        ("cuda kernels", cuda_kernels.finding()),
     ]
 
 

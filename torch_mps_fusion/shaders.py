@@ -75,3 +75,13 @@ def defines(name: str) -> dict[str, int]:
     parsed = parse_name(name)
     chosen = {f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "nt", "u")}
     return {"TMF_IO": _IO[parsed.io]} | chosen
+
+
+def threads(name: str) -> int:
+    """Threads of a threadgroup of the kernel."""
+    parsed = parse_name(name)
+    if parsed.op == "rule":
+        return 32 * parsed.tile["s"]
+    if parsed.op == "core":
+        return 8 * parsed.tile["dv"] // parsed.tile["r"]
+    return 256

@@ -1,12 +1,9 @@
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "host/provider.h"
+#include "python.h"
 
 #include <c10/util/Exception.h>
 
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -16,48 +13,12 @@
 namespace tmf::host {
 namespace {
 
-// Ops run without the lock of the interpreter.
-class Python {
- public:
-  Python() {
-    TORCH_CHECK(Py_IsInitialized(), "mps_fusion: kernels of CPU tensors are compiled by Python");
-    state_ = PyGILState_Ensure();
-  }
-  ~Python() { PyGILState_Release(state_); }
-  Python(const Python&) = delete;
-  Python& operator=(const Python&) = delete;
+using python::Object;
+using python::owned;
+using python::rethrow;
 
- private:
-  PyGILState_STATE state_;
-};
-
-struct Release {
-  void operator()(PyObject* object) const { Py_XDECREF(object); }
-};
-using Object = std::unique_ptr<PyObject, Release>;
-
-// The pending exception as an error of the op.
-[[noreturn]] void rethrow(const char* what) {
-  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  const Object type_owner(type), value_owner(value), trace_owner(trace);
-  const Object text(value == nullptr ? nullptr : PyObject_Str(value));
-  const char* message = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text.get(), nullptr);
-  const std::string found = message == nullptr ? "unknown error" : message;
-  PyErr_Clear();
-  TORCH_CHECK(false, "mps_fusion: ", what, ": ", found);
-}
-
-Object checked_object(PyObject* object, const char* what) {
-  if (object == nullptr) rethrow(what);
-  return Object(object);
-}
-
-Object provider() {
-  return checked_object(PyImport_ImportModule("torch_mps_fusion.host_kernels"),
-                        "importing host_kernels");
-}
+constexpr const char* kWho = "kernels of CPU tensors";
+constexpr const char* kModule = "torch_mps_fusion.host_kernels";
 
 std::string constants_text(const plan::Kernel& kernel) {
   return pipeline_key(kernel).substr(kernel.name.size() + 1);
@@ -71,9 +32,9 @@ std::vector<std::string> lines_of(const char* text) {
 }
 
 HostKernel ask(const plan::Kernel& kernel, bool checked) {
-  const Python python;
-  const Object module = provider();
-  const Object found = checked_object(
+  const python::Lock lock(kWho);
+  const Object module = python::import(kModule);
+  const Object found = owned(
       PyObject_CallMethod(module.get(), "find", "sssi", kernel.family.c_str(), kernel.name.c_str(),
                           constants_text(kernel).c_str(), checked ? 1 : 0),
       kernel.name.c_str());
@@ -88,10 +49,9 @@ HostKernel ask(const plan::Kernel& kernel, bool checked) {
 }  // namespace
 
 Session begin_session() {
-  const Python python;
-  const Object module = provider();
-  const Object found =
-      checked_object(PyObject_CallMethod(module.get(), "session", nullptr), "session");
+  const python::Lock lock(kWho);
+  const Object module = python::import(kModule);
+  const Object found = owned(PyObject_CallMethod(module.get(), "session", nullptr), "session");
   Session session;
   int checked = 0, record = 0;
   const char* options = nullptr;
@@ -124,15 +84,14 @@ const HostKernel& find_kernel(const plan::Kernel& kernel, bool checked) {
 
 void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,
             const std::vector<MhBufferCounts>& per_buffer, const std::string& faults) {
-  const Python python;
-  const Object module = provider();
-  checked_object(
-      PyObject_CallMethod(
-          module.get(), "report", "sssiy#y#s", kernel.family.c_str(), kernel.name.c_str(),
-          constants_text(kernel).c_str(), checked ? 1 : 0, reinterpret_cast<const char*>(&counts),
-          Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
-          static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
-      kernel.name.c_str());
+  const python::Lock lock(kWho);
+  const Object module = python::import(kModule);
+  owned(PyObject_CallMethod(
+            module.get(), "report", "sssiy#y#s", kernel.family.c_str(), kernel.name.c_str(),
+            constants_text(kernel).c_str(), checked ? 1 : 0, reinterpret_cast<const char*>(&counts),
+            Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
+            static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
+        kernel.name.c_str());
 }
 
 }  // namespace tmf::host

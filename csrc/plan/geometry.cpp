@@ -11,6 +11,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kTiles{"nt1u2p", "nt1u4", "nt1u4p", "nt2u2p"};
 constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
 constexpr std::array<std::string_view, 2> kCores{"r2", "r4"};
+constexpr std::array<std::string_view, 2> kNorms{"inside", "own"};
 
 struct Row {
   std::string_view device;  // how its name begins; empty: any
@@ -58,6 +59,8 @@ Geometry change(Geometry g, std::string_view text) {
       g.rule = one_of("geometry: rule", value, kRules);
     } else if (key == "core") {
       g.core = one_of("geometry: core", value, kCores);
+    } else if (key == "norm") {
+      g.own_norm = one_of("geometry: norm", value, kNorms) == "own";
     } else if (key == "groups") {
       g.groups = small(key, value);
     } else if (key == "groups_per_core") {
@@ -66,7 +69,7 @@ Geometry change(Geometry g, std::string_view text) {
       g.block = small(key, value);
     } else {
       throw Refusal("geometry", "'" + key + "'",
-                    "tile, groups, groups_per_core, rule, core, block");
+                    "tile, groups, groups_per_core, rule, core, norm, block");
     }
   }
   return g;

@@ -14,13 +14,14 @@ struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;
-  uint32_t groups = 0;  // of all projections, if not 0, whatever the core count
-  uint64_t block = 0;   // tokens of a dispatch between the projections; 0: by estimate
+  bool own_norm = false;  // the row norm is a dispatch of its own
+  uint32_t groups = 0;    // of all projections, if not 0, whatever the core count
+  uint64_t block = 0;     // tokens of a dispatch between the projections; 0: by estimate
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);
 
-// Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;block=3".
+// Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;norm=own;block=3".
 Geometry change(Geometry geometry, std::string_view text);
 
 // The number behind `letter` in "nt1u2p", "r2s4", "r2".

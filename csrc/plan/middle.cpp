@@ -125,7 +125,8 @@ class Middle {
         .read(mask_, n_, masked())
         .write(rows(all_.g, c_.value_dim() * es_), n_ * c_.value_dim() * es_)
         .arguments(args_)
-        .launch({c_.v_heads, batch_}, threads, 64 * (c_.head_k_dim + c_.head_v_dim) + 128,
+        .launch({c_.v_heads, batch_}, threads,
+                64 * (c_.head_k_dim + c_.head_v_dim) + 4 * c_.head_v_dim + 128,
                 core_cycles(c_, count_));
   }
 

@@ -54,10 +54,13 @@ inline void conv_block(constant GdnArgs& args, thread const ConvInput<T, PY>& in
     at = conv_before(args, in, at);
     x[m] = tap >= 0 ? float(conv_at(args, in, at)) : 0.0f;
   }
+  // not conv_live and conv_at: these tokens never lie in the state, and the compiler cannot know
+  const PY y = in.y + ulong(t0) * args.y_stride;
+  device const uchar* mask = in.mask + long(t0) * args.mask_token;
 #pragma unroll
   for (uint i = 0; i < BLOCK; ++i) {
-    if (i >= n || !conv_live(args, in, int(t0 + i))) continue;
-    x[3] = float(conv_at(args, in, int(t0 + i)));
+    if (i >= n || (kMask && mask[long(i) * args.mask_token] == 0)) continue;
+    x[3] = float(y[i * args.y_stride]);
     const float s = rounded<T>(fma(w[3], x[3], fma(w[2], x[2], fma(w[1], x[1], w[0] * x[0]))));
     out[i * stride] = T(silu(s));
     x[0] = x[1], x[1] = x[2], x[2] = x[3];

@@ -11,6 +11,7 @@ template <int DK, int DV>
 struct CoreMemory {
   RuleMemory<DK, DV> rule;
   float o[BLOCK][DV];
+  float w[DV];  // of the gated norm: here, not in registers that the rule needs
 };
 
 template <typename T>
@@ -83,19 +84,18 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
         r, in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head, column, j);
   else
     rows_zero<DK, RPL>(r);
-  float w[N];
-  widen(w, ((device const typename Run<T, N>::type*)in.norm_weight)[lane]);
+  for (uint c = tid; c < DV; c += THREADS) mem.w[c] = float(in.norm_weight[c]);
   wait_for(ready, 0);
 
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);
     const ulong row = ulong(b) * args.tokens + t0;
     typename M::template in<T> y = Y + row * args.y_stride;
-    float z[TURNS][N];  // asked for now, used at the end of the block
+    typename Run<T, N>::type z[TURNS];  // asked for now, used at the end of the block
 #pragma unroll
     for (uint i = 0; i < TURNS; ++i)
       if (i * SIMDS + sg < n)
-        widen(z[i], ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane]);
+        z[i] = ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane];
     if (tid >= THREADS - BLOCK && tid - (THREADS - BLOCK) < n) {
       const uint t = tid - (THREADS - BLOCK);
       const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, at, in.A_log, in.dt_bias, h);
@@ -116,10 +116,11 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
         gated_norm_masked<T, N>(out);
         continue;
       }
-      float o[N];
+      float o[N], zz[N], w[N];
+      widen(zz, z[i]);
 #pragma unroll
-      for (int e = 0; e < N; ++e) o[e] = mem.o[t][lane * N + e];
-      gated_norm<T, N>(o, z[i], w, args.eps, out);
+      for (int e = 0; e < N; ++e) o[e] = mem.o[t][lane * N + e], w[e] = mem.w[lane * N + e];
+      gated_norm<T, N>(o, zz, w, args.eps, out);
     }
     // scalars are written again before the next barrier
     if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);

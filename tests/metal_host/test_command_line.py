@@ -73,6 +73,10 @@ def test_check_of_a_file_that_does_not_compile(
     assert command.main(["check", str(path)]) == 1
     said = capsys.readouterr().out
     assert "does not compile" in said and "k.metal:8" in said and "nonsense" in said
+    assert "zig: " not in said
+    path.write_text("")
+    assert command.main(["check", str(path)]) == 0
+    assert "  no kernels\n" in capsys.readouterr().out
 
 
 def test_check_of_whole_struct_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,8 +103,9 @@ def test_mutants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ptx(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["ptx", GOOD, "--constant", "has_residual=true"]) == 0
-    assert ".entry rmsnorm_f32(" in capsys.readouterr().out
+    for constant in ("has_residual=true", "0=true"):
+        assert command.main(["ptx", GOOD, "--constant", constant]) == 0
+        assert ".entry rmsnorm_f32(" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(cuda.ptxas() is None, reason="ptxas is not installed")
@@ -143,6 +148,12 @@ def test_wrong_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         command.main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_early() -> None:
+    run = f"{sys.executable} -m torch_mps_fusion.metal_host ptx {GOOD} --constant 0=1 | head -1"
+    done = subprocess.run(run, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "//\n" and done.stderr == ""
 
 
 def test_as_a_module() -> None:

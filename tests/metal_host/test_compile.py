@@ -1,6 +1,7 @@
 """Compiling: includes, function constants, templates, diagnostics, the cache, failures."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -161,12 +162,66 @@ def test_host_name_of_a_plain_kernel_and_array_arguments():
             "two kernels.*a",
         ),
         ("kernel void k(device float* x [[buffer(N)]]) {}", "index `N`"),
-        ("kernel void k(device float* x [[buffer(0)]] {}", "unbalanced|expected"),
+        ("kernel void k(device float* x [[buffer(0)]] {}", r"^bad\.metal:3: unbalanced \($"),
+        ("\nkernel void k(device float* x) {}", r"^bad\.metal:4: kernel k"),
+        ("kernel int k(device int* x [[buffer(0)]]) { return 0; }", "returns void, not int"),
+        ("kernel void k(device int* x [[buffer(31)]]) {}", "`x`.*last index is 30"),
+        (
+            "kernel void k(device int* x [[buffer(1)]], device int* y [[buffer(1)]]) {}",
+            r"`x` and `y` are both \[\[buffer\(1\)\]\]",
+        ),
     ],
 )
 def test_bad_declarations(text, message):
     with pytest.raises(CompileError, match=message):
         Library("bad.metal", text=HEAD + text + "\n")
+
+
+def test_diagnostics_are_in_metals_words():
+    kernel = "kernel void k(coherent(device) device float* x [[buffer(0)]]) {\n%s\n}\n"
+    for body, message in (
+        ("device float* y = x; y[0] = 1;", r"'device float \*' with.*'coherent\(device\) device"),
+        ("threadgroup float s[4]; device float* y = s;", r"'threadgroup float"),
+        ("double y = x[0];", r"4:1: error: this word is not in the Metal language"),
+        ("float3 y = float4x4(1);", "float3"),
+    ):
+        with pytest.raises(CompileError, match=message) as refused:
+            Library("words.metal", text=HEAD + kernel % body)
+        assert not re.search("__global|__local|ext_vector|zig: ", str(refused.value))
+
+
+def test_values_of_function_constants():
+    text = HEAD + (
+        "constant float f [[function_constant(0)]];\nconstant uchar u [[function_constant(1)]];\n"
+        "kernel void k(device float* x [[buffer(0)]]) { x[0] = f; x[1] = u; }\n"
+    )
+    x = np.zeros(2, np.float32)
+    for f in (np.inf, -np.inf, np.nan, -1e-30):
+        Library("v.metal", text=text, constants={"f": f, "u": 255}).kernel("k")(1, 1, [x])
+        np.testing.assert_array_equal(x, np.array([f, 255], np.float32))
+    for u in (256, -1):
+        with pytest.raises(CompileError, match=rf"\['u'\]: {u} does not fit uchar"):
+            Library("v.metal", text=text, constants={"f": 0, "u": u})
+    with pytest.raises(CompileError, match=r"u \(1, uchar\) has no value.*--constant u="):
+        Library("v.metal", text=text, constants={"f": 0})
+
+
+@pytest.mark.parametrize("on", (False, True))
+def test_two_buffers_of_one_index_of_which_a_constant_chooses(on):
+    text = HEAD + (
+        "constant bool on [[function_constant(0)]];\nconstant bool off = !on;\n"
+        "kernel void k(device float* y [[buffer(0)]],\n"
+        "              device const float* a [[buffer(1), function_constant(on)]],\n"
+        "              device const int* b [[buffer(1), function_constant(off)]]) {\n"
+        "  if (on) y[0] = a[0]; else y[0] = b[0];\n"
+        "}\n"
+    )
+    kernel = Library("choice.metal", text=text, constants={"on": on}, checked=True).kernel("k")
+    y, a, b = np.zeros(1, np.float32), np.full(1, 5, np.float32), np.full(1, 7, np.int32)
+    kernel(1, 1, {"y": y} | ({"a": a} if on else {"b": b}))
+    assert y[0] == (5 if on else 7)
+    with pytest.raises(LaunchError, match="`b`.*another of the same index"):
+        kernel(1, 1, [y, a, b])
 
 
 def test_defines_and_versions():

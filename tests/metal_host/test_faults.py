@@ -5,11 +5,13 @@ that the report must name.
 """
 
 import json
+import platform
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from metal_text import HEAD
 
 from torch_mps_fusion.metal_host import FAULT_KINDS, FaultError, Library
 
@@ -112,3 +114,21 @@ def test_locations_are_the_path_as_it_was_given(tmp_path, monkeypatch, where):
     with pytest.raises(FaultError) as error:
         Library(path, checked=True).kernel("faulty")(1, 64, [np.zeros(64, np.uint8)])
     assert error.value.faults[0].location.file == str(path)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors take it")
+@pytest.mark.parametrize("checked", (False, True), ids=("plain", "checked"))
+def test_a_crash_says_that_an_address_is_not_aligned(checked):
+    text = HEAD + (
+        "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {\n"
+        "  ((device float4*)(x + 1))[i] = float4(i);\n"
+        "}\n"
+    )
+    with pytest.raises(FaultError, match=r"crash: .* not aligned for its type.* at k\.metal:4"):
+        Library("k.metal", text=text, checked=checked).kernel("k")(1, 1, [np.zeros(16, "f4")])
+
+
+def test_an_update_of_what_was_never_written_is_called_so():
+    path = FOLDER / "uninitialised_atomic.metal"
+    with pytest.raises(FaultError, match="uninitialised: atomic update of threadgroup `sum`"):
+        launch(Library(path, checked=True), "faulty", {"threadgroup": 64})

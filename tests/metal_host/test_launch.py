@@ -119,6 +119,7 @@ class Bomb:
 
 BAD_ARGUMENTS = {
     "too few": (lambda a: list(a.values())[:3], "args: the kernel takes 5 buffers"),
+    "no list": (lambda a: None, "args: None is neither"),
     "missing": (lambda a: {k: v for k, v in a.items() if k != "y"}, "`y`"),
     "unknown name": (lambda a: a | {"z": a["x"]}, r"args\['z'\]"),
     "twice": (lambda a: a | {0: a["x"]}, "`x`.*twice"),
@@ -177,7 +178,8 @@ BAD_OPTIONS = {
     "grid too large": ({"grid": (2**20, 2**10)}, "grid"),
     "threadgroup too large": ({"threadgroup": 1025}, "threadgroup.*1024"),
     "threadgroup of zero": ({"threadgroup": (32, 0)}, "threadgroup"),
-    "unknown option": ({"sched": "fifo"}, "sched: unknown option"),
+    "grid of a float": ({"grid": 2.0}, "grid: 2.0"),
+    "unknown option": ({"sched": "fifo"}, "sched: unknown option.*poison.*grid_in_threads"),
     "unknown schedule": ({"schedule": "fair"}, "schedule: 'fair'.*unfair"),
     "unknown order": ({"order": "up"}, "order"),
     "negative seed": ({"seed": -1}, "seed"),

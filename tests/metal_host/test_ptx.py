@@ -355,3 +355,37 @@ def test_sample_shaders_become_cubins(path: Path) -> None:
     for name, used in cubin.resources.items():
         assert used.registers > 0 and used.spill_stores == used.spill_loads == 0
         assert used.threadgroup_bytes >= module.kernels[name].threadgroup_bytes
+
+
+ARGUMENTS = """struct Args {{ uint n; float scale; uint rest[{words}]; }};
+kernel void other(device float* x [[buffer(0)]]) {{ x[0] = 1; }}
+kernel void k(device float* x [[buffer(0)]], constant Args& a [[buffer(3)]],
+              constant uint& b [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {{
+  if (i < a.n) x[i] = a.scale + b;
+}}
+"""
+
+
+def test_constant_references_by_value(tmp_path: Path) -> None:
+    path = tmp_path / "k.metal"
+    path.write_text(HEAD + ARGUMENTS.format(words=4))
+    module = build(path, kernels=["k"], by_value=True, threads={"k": 64})
+    assert list(module.kernels) == ["k"] and "other" not in re.findall(
+        r"\.entry (\w+)", module.text
+    )
+    assert module.kernels["k"].values == (1, 3)  # by buffer index, whatever the order
+    text = entry(module, "k")
+    # 372 bytes of buffers and offsets, then slots of 128 bytes from 384 on
+    offsets = {int(o) for o in re.findall(r"ld\.param\S*\s.*\[\S+\+(\d+)\]", text)}
+    assert offsets == {384, 512, 516}, text
+    assert not re.search(r"\bld\.(global|local|[bu]\d)", text), text
+    assert "\n.maxntid 64, 1, 1\n" in text
+
+
+def test_values_are_small_and_kernels_known(tmp_path: Path) -> None:
+    path = tmp_path / "k.metal"
+    path.write_text(HEAD + ARGUMENTS.format(words=31))
+    with pytest.raises(CompileError, match="at most 128 bytes"):
+        build(path, kernels=["k"], by_value=True)
+    with pytest.raises(CompileError, match="no kernel absent; there are: k, other"):
+        build(path, kernels=["absent"])

@@ -222,3 +222,24 @@ kernel void k(device atomic_uint* c [[buffer(0)]], constant uint& gap [[buffer(1
     with pytest.raises(FaultError) as error:
         kernel(2, 32, [np.zeros(2048, np.uint32), gap], time_limit=10)
     assert error.value.faults[0].kind == "livelock"
+
+
+@pytest.mark.parametrize("interrupted", ({"preempt": 10}, {"lost": 1, "seed": 3}))
+@pytest.mark.parametrize("threads", (1, 64))
+def test_fifo_starts_the_next_while_one_is_interrupted(interrupted, threads):
+    text = HEAD + (
+        "kernel void meet(device atomic_uint* n [[buffer(0)]],\n"
+        "                 device atomic_uint* gave_up [[buffer(1)]],\n"
+        "                 uint t [[thread_index_in_threadgroup]]) {\n"
+        "  if (t != 0) return;\n"
+        "  atomic_fetch_add_explicit(n, 1u, memory_order_relaxed);\n"
+        "  for (uint k = 0; k < 3000; ++k)\n"
+        "    if (atomic_load_explicit(n, memory_order_relaxed) == 8u) return;\n"
+        "  atomic_store_explicit(gave_up, 1u, memory_order_relaxed);\n"
+        "}\n"
+    )
+    kernel = Library("meet.metal", text=text, checked=True).kernel("meet")
+    n, gave_up = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    result = kernel(8, threads, [n, gave_up], **interrupted)
+    assert result.started == 8
+    assert (n[0] == 8 and not gave_up[0]) or result.lost

@@ -152,7 +152,7 @@ REFUSED = [
     ({"on": "M1;msl=300"}, "device: msl: got 300; accepted: 310"),
     (
         {"on": "M1;threadgroup_memory=16000"},
-        "threadgroup memory: got 16000; accepted: at least 165",
+        "threadgroup memory: got 16000; accepted: at least 17024",
     ),
     ({"geometry": ";tile=nt9"}, "geometry: tile: got 'nt9'"),
     ({"geometry": ";rule=r3s4"}, "geometry: rule"),

@@ -7,6 +7,7 @@ Exit status: 0 when there is nothing to say, 1 when `check` has findings or a fi
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,9 +28,10 @@ def _level(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _constant(text: str) -> tuple[str, object]:
-    """NAME=VALUE, the value a bool, a whole number or a number."""
-    name, equals, value = text.partition("=")
+def _constant(text: str) -> tuple[str | int, object]:
+    """NAME=VALUE or INDEX=VALUE, the value a bool, a whole number or a number."""
+    given, equals, value = text.partition("=")
+    name = int(given) if given.isdigit() else given
     if value in ("true", "false"):
         return name, value == "true"
     for number in (int, float):
@@ -97,6 +99,8 @@ def _parameter(p: Parameter) -> str:
 def _print_facts(facts: FileFacts) -> None:
     for c in facts.constants:
         print(f"  function constant {c.index}  {c.type} {c.name}")
+    if not facts.kernels:
+        print("  no kernels")
     for k in facts.kernels:
         limit = f", at most {k.max_threads} threads" if k.max_threads else ""
         instance = f" = {k.callee}" if k.callee != k.name else ""
@@ -141,7 +145,7 @@ def _mutants(arguments: argparse.Namespace) -> int:
 def _ptx(arguments: argparse.Namespace) -> int:
     module = ptx.build(arguments.file, dict(arguments.constant))
     if arguments.cubin is None:
-        print(module.text)
+        print(module.text, flush=True)
         return 0
     cubin = ptx.assemble(module)
     arguments.cubin.write_bytes(cubin.data)
@@ -166,6 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _ptx(arguments)
         bench.main()
         return 0
+    except BrokenPipeError:  # such as of `ptx FILE | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (MetalHostError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

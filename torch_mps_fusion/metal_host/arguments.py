@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,8 @@ def bind(params: Sequence[BufferParam], given: Sequence[Any] | Mapping[Any, Any]
     if isinstance(given, Mapping):
         values = _by_key(by_index, given)
     else:
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            raise LaunchError(f"args: {given!r} is neither a sequence nor a mapping of buffers")
         values = list(given)
         if len(values) != len(by_index):
             names = ", ".join(p.name for p in by_index) or "none"
@@ -220,7 +222,7 @@ def _bind_tensor(p: BufferParam, tensor: Any) -> Bound:
 
 def dimensions(name: str, value: Any, limit: int) -> tuple[int, int, int]:
     """One to three positive numbers, as three. Raises LaunchError naming `name`."""
-    numbers = [value] if isinstance(value, (int, np.integer)) else list(value)
+    numbers = list(value) if isinstance(value, Iterable) else [value]
     if not 1 <= len(numbers) <= 3 or not all(isinstance(n, (int, np.integer)) for n in numbers):
         raise LaunchError(f"{name}: {value!r} is not one to three whole numbers")
     if any(n < 1 for n in numbers):

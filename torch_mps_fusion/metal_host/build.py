@@ -55,9 +55,10 @@ _LOOSE = "-DMSL_NO_ADDRESS_SPACES"
 # clang has no address spaces on the methods of a class, so these say nothing against a shader.
 _CLASS_ERRORS = re.compile(
     r"no matching constructor for initialization of '[^*]*$|no viable overloaded '='"
-    r"|no viable overloaded operator\[\]|no viable conversion from '__\w+ [^*]*'"
+    r"|no viable overloaded operator\[\]"
+    r"|no viable conversion from '(?:device|threadgroup|constant) [^*]*'"
     r"|cannot initialize object parameter of type"
-    r"|invalid operands to binary expression \('__\w+ packed"
+    r"|invalid operands to binary expression \('(?:device|threadgroup|constant) packed"
 )
 
 

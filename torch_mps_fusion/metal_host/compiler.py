@@ -213,12 +213,12 @@ def invoke(arguments: Sequence[str], what: str, limit: float | None = None) -> s
     limit = TIME_LIMIT if limit is None else limit
     result = _run(arguments, limit)
     if result.returncode == 0:
-        return result.stderr
-    messages = (result.stderr or result.stdout).strip()
+        return _in_metal_words(_own_warnings(result.stderr))
+    messages = _own_warnings(result.stderr or result.stdout).strip()
     crashed = result.returncode < 0 or "PLEASE submit a bug report" in messages
     if crashed:
         raise CompileError(f"the compiler crashed on {what}\n{messages[-2000:]}")
-    raise CompileError(_shorten(messages) or f"the compiler failed on {what}")
+    raise CompileError(_in_metal_words(_shorten(messages)) or f"the compiler failed on {what}")
 
 
 def _shorten(messages: str, errors: int = 20) -> str:
@@ -230,6 +230,28 @@ def _shorten(messages: str, errors: int = 20) -> str:
             break
         kept.append(line)
     return "\n".join(kept)
+
+
+# What the shim makes of Metal's words, and the words.
+_WORDS = (
+    (r"volatile __global\b", "coherent(device) device"),
+    (r"__global\b", "device"),
+    (r"__local\b", "threadgroup"),
+    (r"__constant\b", "constant"),
+    (r"\bgeneric address space", "the thread address space"),
+    (r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\2"),
+    (r"attempt to use a poisoned identifier", "this word is not in the Metal language"),
+)
+
+
+def _in_metal_words(messages: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        line = match[0]
+        for pattern, word in _WORDS:
+            line = re.sub(pattern, word, line)
+        return line
+
+    return re.sub(r"^.*: (?:error|warning|note): .*$", one, messages, flags=re.M)
 
 
 def preprocess(marked: str, flags: Sequence[str], limit: float | None = None) -> str:
@@ -252,7 +274,7 @@ def compile_library(
     warnings = invoke([*front, "-c", str(given), "-o", str(object_file)], "the shader", limit)
     link = [*_linker(), "-shared", "-o", str(out), str(object_file), str(runtime), "-lm"]
     invoke(link, "linking")
-    return _own_warnings(warnings)
+    return warnings
 
 
 def _system_cxx() -> list[str] | None:

@@ -228,7 +228,10 @@ class Kernel:
         slots = max([p.index for p in self.buffers], default=-1) + 1
         buffers = (abi.Buffer * max(1, slots))()
         for b, p in zip(bound, sorted(self.buffers, key=lambda p: p.index), strict=True):
-            buffers[p.index] = abi.Buffer(b.address, b.bytes, b.name.encode(), b.name in poison)
+            if b.address and buffers[p.index].data:
+                raise LaunchError(f"args: {p} is given, and so is another of the same index")
+            if b.address:  # of two optional parameters with one index, one may be switched off
+                buffers[p.index] = abi.Buffer(b.address, b.bytes, b.name.encode(), b.name in poison)
         sizes = (C.c_uint32 * max(1, len(locals_)))(*locals_)
         launch = abi.Launch(
             self._entry,

@@ -77,6 +77,7 @@ class Options:
         names = [f.name for f in dataclasses.fields(cls)]
         for name in given:
             if name not in names:
+                names += ["poison", "threadgroup_memory", "grid_in_threads"]
                 raise LaunchError(f"{name}: unknown option; there are: {', '.join(names)}")
         return dataclasses.replace(base or cls(), **given)  # type: ignore[arg-type]
 

@@ -37,14 +37,16 @@ _ORDERED_ATOMIC = re.compile(r"\b(atomic_\w+_explicit)\s*\([^;]*memory_order_(?!
 class PtxKernel:
     """One entry of a module.
 
-    max_threads: what [[max_total_threads_per_threadgroup]] says, or None.
+    max_threads: what [[max_total_threads_per_threadgroup]] says, else what `build` was told.
     threadgroup_bytes: static threadgroup memory.
+    values: buffer indices of the arguments that a launch passes by value, by slot.
     """
 
     name: str
     declaration: KernelDecl
     max_threads: int | None
     threadgroup_bytes: int
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,31 +82,65 @@ def build(
     include_dirs: Sequence[str | os.PathLike[str]] = (),
     defines: Mapping[str, object] | None = None,
     metal_version: int = compiler.METAL_VERSION,
+    *,
+    text: str | None = None,
+    kernels: Sequence[str] | None = None,
+    by_value: bool = False,
+    threads: Mapping[str, int] | None = None,
 ) -> Module:
     """Compiles a .metal file to PTX.
 
-    constants: function constants by name or index.  defines: macros, beside MSL_GPU.
+    constants: function constants by name or index.  defines: macros, beside MSL_GPU.  text: what
+    is compiled instead of the file.  kernels: the host names of those that are wanted; else all.
+    by_value: `constant T&` arguments are bytes of the launch's parameter, not buffers.
+    threads: launch bounds by host name, where the text's own depend on a template.
     CompileError when the text is refused, when there is no compiler, and when the file calls
     mathematical functions and there is no libdevice to take them from.
     """
     path = os.fspath(path)
-    text = source.flatten(path, [os.fspath(d) for d in include_dirs])
+    flat = source.flatten(path, [os.fspath(d) for d in include_dirs], text)
     given = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     flags = [*compiler.predefined(metal_version), "-DMSL_GPU=1", *given]
-    program = prepare(text, flags)
+    program = prepare(flat, flags)
     if found := _ORDERED_ATOMIC.search(program.text):
         raise CompileError(f"{path}: {found[1]}: the PTX target has relaxed atomics only")
-    flags += rewrite.constant_flags(program, constants or {}, text.text)
-    glue = "\n".join(f"MSL_ENTRY({e.host}) {{ {rewrite.call(e)} }}" for e in program.entries)
+    entries = _wanted(program.entries, kernels, path)
+    values = {e.host: _values(e) if by_value else () for e in entries}
+    flags += rewrite.constant_flags(program, constants or {}, flat.text)
+    if most := max(map(len, values.values()), default=0):
+        flags.append(f"-DMSL_VALUES={most}")
+    glue = "\n".join(
+        f"MSL_ENTRY({e.host}) {{ {rewrite.call(e, values[e.host])} }}" for e in entries
+    )
     ptx = _compile(f"#include <metal_stdlib>\n{program.text}\n{glue}\n", flags, path)
     ptx = re.sub(r"\bmh_entry_(\w+)", r"\1", ptx)
     _refuse_unlinked(ptx, path)
-    ptx = _bounded(ptx, {e.host: e.decl for e in program.entries})
-    return Module(path, ptx, {e.host: _kernel(ptx, e) for e in program.entries})
+    bounds = {e.host: e.decl.max_threads or (threads or {}).get(e.host) for e in entries}
+    ptx = _bounded(ptx, bounds)
+    made = {
+        e.host: PtxKernel(
+            e.host, e.decl, bounds[e.host], _static_bytes(ptx, e.host), values[e.host]
+        )
+        for e in entries
+    }
+    return Module(path, ptx, made)
 
 
-def _kernel(ptx: str, entry: rewrite.Entry) -> PtxKernel:
-    return PtxKernel(entry.host, entry.decl, entry.decl.max_threads, _static_bytes(ptx, entry.host))
+def _wanted(
+    entries: Sequence[rewrite.Entry], names: Sequence[str] | None, path: str
+) -> list[rewrite.Entry]:
+    if names is None:
+        return list(entries)
+    if missing := set(names) - {e.host for e in entries}:
+        there = ", ".join(sorted(e.host for e in entries)) or "none"
+        raise CompileError(f"{path}: no kernel {', '.join(sorted(missing))}; there are: {there}")
+    return [e for e in entries if e.host in names]
+
+
+def _values(entry: rewrite.Entry) -> tuple[int, ...]:
+    """Buffer indices of the constant references, in order."""
+    found = (p for p in entry.decl.parameters if p.kind == "constant" and p.type.endswith("&"))
+    return tuple(sorted(p.index for p in found if p.index is not None))
 
 
 def _compile(text: str, flags: Sequence[str], path: str) -> str:
@@ -126,6 +162,8 @@ def _compile(text: str, flags: Sequence[str], path: str) -> str:
         *("-Xclang", "-fbfloat16-excess-precision=none"),
         # a barrier or a shuffle must not move into or out of a branch
         "-fconvergent-functions",
+        # everything is inlined into the entry: a call would pass its arguments through memory
+        *("-mllvm", "-inline-threshold=1000000"),
         # an array that a loop indexes is in registers only once the loop is unrolled
         *("-mllvm", "-unroll-threshold=1000"),
         *("-Xclang", "-cl-single-precision-constant", "-fno-finite-loops", "-fno-strict-aliasing"),
@@ -151,18 +189,18 @@ def _refuse_unlinked(ptx: str, path: str) -> None:
         )
 
 
-def _bounded(ptx: str, kernels: Mapping[str, KernelDecl]) -> str:
-    """Launch bounds for the kernels that state them.
+def _bounded(ptx: str, bounds: Mapping[str, int | None]) -> str:
+    """Launch bounds for the kernels that have them.
 
     They let ptxas spend the registers that so many threads leave, on loads in flight for one.
     """
-    for name, declaration in kernels.items():
-        if declaration.max_threads is None:
+    for name, threads in bounds.items():
+        if threads is None:
             continue
         head = re.search(rf"\.entry {re.escape(name)}\(.*?\)[^\n]*\n", ptx, re.S)
         if head is None:
             raise CompileError(f"kernel {name} is not in the PTX that was made of it")
-        bound = f".maxntid {declaration.max_threads}, 1, 1\n"
+        bound = f".maxntid {threads}, 1, 1\n"
         ptx = ptx[: head.end()] + bound + ptx[head.end() :]
     return ptx
 

@@ -8,7 +8,7 @@ reaches the compiler as it is written. Line numbers are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from . import source
@@ -136,13 +136,20 @@ def _threadgroup_variables(text: str) -> str:
 _ARGUMENT = {"device": "MSL_DEVICE", "constant": "MSL_CONSTANT", "threadgroup": "MSL_LOCAL"}
 
 
-def call(entry: Entry) -> str:
-    """The call of a kernel with its arguments, each through a macro of the target."""
-    arguments = [
-        f"MSL_BUILTIN({p.builtin})" if p.kind == "builtin" else f"{_ARGUMENT[p.kind]}({p.index})"
-        for p in entry.decl.parameters
-    ]
-    return f"{entry.callee}({', '.join(arguments)});"
+def call(entry: Entry, values: Sequence[int] = ()) -> str:
+    """The call of a kernel with its arguments, each through a macro of the target.
+
+    values: buffer indices of the constant references that a launch passes by value, by slot.
+    """
+
+    def argument(p: source.Parameter) -> str:
+        if p.kind == "builtin":
+            return f"MSL_BUILTIN({p.builtin})"
+        if p.kind == "constant" and p.index in values:
+            return f"MSL_VALUE({values.index(p.index)})"
+        return f"{_ARGUMENT[p.kind]}({p.index})"
+
+    return f"{entry.callee}({', '.join(map(argument, entry.decl.parameters))});"
 
 
 def cpu_glue(program: Program) -> str:
@@ -173,11 +180,20 @@ def constant_flags(
             rf"is_function_constant_defined\s*\(\s*{c.name}\b", source_text
         ):
             raise CompileError(
-                f"constants: function constant {c.name} ({c.index}, {c.type}) has no value"
+                f"constants: function constant {c.name} ({c.index}, {c.type}) has no value; "
+                f"give one with constants={{{c.name!r}: ...}} or --constant {c.name}=..."
             )
         flags.append(f"-DMSL_CONSTANT_{c.index}={values.get(c.index, c.type + '{}')}")
         flags.append(f"-DMSL_CONSTANT_DEFINED_{c.index}={str(present).lower()}")
     return flags
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return '__builtin_nanf("")'
+    if value in (float("inf"), float("-inf")):
+        return f"{'-' if value < 0 else ''}__builtin_inff()"
+    return f"{value!r}f"
 
 
 def _literal(constant: source.FunctionConstant, value: object) -> str:
@@ -190,8 +206,13 @@ def _literal(constant: source.FunctionConstant, value: object) -> str:
         value = value.item()
     if constant.type in ("float", "half", "bfloat"):
         if isinstance(value, (int, float)):
-            return f"({constant.type})({float(value)!r}f)"
+            return f"({constant.type})({_number(float(value))})"
         raise CompileError(f"{where}: {value!r} is not a number")
-    if isinstance(value, int) and re.fullmatch(r"u?(int|short|char|long)\d*(_t)?", constant.type):
+    whole = re.fullmatch(r"(u?)(int|short|char|long)(8|16|32|64)?(?:_t)?", constant.type)
+    if isinstance(value, int) and whole:
+        bits = int(whole[3] or {"char": 8, "short": 16, "int": 32, "long": 64}[whole[2]])
+        low, high = (0, 2**bits - 1) if whole[1] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        if not low <= value <= high:
+            raise CompileError(f"{where}: {value} does not fit {constant.type}")
         return f"({constant.type})({value}{'u' if constant.type.startswith('u') else ''})"
     raise CompileError(f"{where}: {value!r} is not a value of type {constant.type}")

@@ -33,6 +33,9 @@ BUILTINS = (
 )
 
 
+MAX_INDEX = 30  # of a buffer or a threadgroup parameter
+
+
 @dataclass(frozen=True)
 class Source:
     """A file with its local includes put in place.
@@ -196,8 +199,20 @@ def closing(text: str, start: int) -> int:
         depth += (text[i] == opened) - (text[i] == closed)
         if depth == 0:
             return i
-    line = text.count("\n", 0, start) + 1
-    raise CompileError(f"unbalanced {opened} at line {line}")
+    raise CompileError(f"{place(text, start)}: unbalanced {opened}")
+
+
+_MARKER = re.compile(r'^#(?:line)? (\d+) "((?:[^"\\\n]|\\.)*)"', re.M)
+
+
+def place(text: str, offset: int) -> str:
+    """FILE:LINE of an offset, by the last line marker before it; "line N" if there is none."""
+    markers = list(_MARKER.finditer(text, 0, offset))
+    if not markers:
+        return f"line {text.count(chr(10), 0, offset) + 1}"
+    marker = markers[-1]
+    begin = text.find("\n", marker.end()) + 1
+    return f"{marker[2]}:{int(marker[1]) + text.count(chr(10), begin, offset)}"
 
 
 def split_commas(text: str) -> list[str]:
@@ -218,6 +233,9 @@ def split_commas(text: str) -> list[str]:
 _ATTRIBUTES = re.compile(r"\[\[(.*?)\]\]", re.S)
 _KERNEL = re.compile(
     r"(?:\[\[\s*kernel\b[^\]]*\]\]|\bkernel\b)\s*(?:\[\[[^\]]*\]\]\s*)*void\s+(\w+)\s*\("
+)
+_NOT_VOID = re.compile(
+    r"\bkernel\b\s*(?:\[\[[^\]]*\]\]\s*)*(?!void\b|return\b|inline\b|static\b)(\w[\w:]*)\s+(\w+)\s*\("
 )
 _INSTANCE = re.compile(
     r'\btemplate\s*\[\[\s*host_name\s*\(\s*((?:"[^"]*"\s*)+)\)[^\]]*\]\]'
@@ -268,13 +286,35 @@ def _index(value: str | None, where: str) -> int:
     return int(value)
 
 
+def _check_indices(params: Sequence[Parameter], where: str) -> None:
+    """Refuses indices above 30 and, unless function constants choose, those that come twice."""
+    taken: dict[tuple[str, int], str] = {}
+    for p in params:
+        if p.index is None:
+            continue
+        space = "threadgroup" if p.kind == "threadgroup" else "buffer"
+        if p.index > MAX_INDEX:
+            raise CompileError(
+                f"{where}: [[{space}({p.index})]] of `{p.name}`: the last index is {MAX_INDEX}"
+            )
+        other = taken.get((space, p.index))
+        if other is not None and not p.optional:
+            raise CompileError(f"{where}: `{other}` and `{p.name}` are both [[{space}({p.index})]]")
+        if not p.optional:
+            taken[space, p.index] = p.name
+
+
 def kernels(text: str) -> list[KernelDecl]:
     """Kernels declared in `text` (comments blanked, macros expanded)."""
     out = []
+    for match in _NOT_VOID.finditer(text):
+        at = place(text, match.start())
+        raise CompileError(f"{at}: kernel {match[2]}: a kernel returns void, not {match[1]}")
     for match in _KERNEL.finditer(text):
         end = closing(text, match.end() - 1)
-        where = f"kernel {match[1]}"
+        where = f"{place(text, match.start(1))}: kernel {match[1]}"
         params = tuple(_parameter(p, where) for p in split_commas(text[match.end() : end]))
+        _check_indices(params, where)
         begin = max(text.rfind("}", 0, match.start()), text.rfind(";", 0, match.start())) + 1
         head = text[begin : match.end()]
         found = attributes(head)

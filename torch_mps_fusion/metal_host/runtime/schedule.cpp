@@ -69,8 +69,10 @@ Group* best_by_priority() {
 // In turn; a threadgroup keeps the turn until it waits or polls. When all that can run only
 // poll, one more threadgroup starts.
 Fiber* pick_fifo(bool spun) {
+  // To be interrupted (preempt, lost) is neither a wait nor a poll.
+  bool interrupted = !spun && current && current->state == READY;
   if (!spun) {
-    S->spin_streak = 0;
+    if (!interrupted) S->spin_streak = 0;
   } else if (++S->spin_streak > S->ready) {
     S->spin_streak = 0;
     if (start_next()) S->at = S->runnable.size() - 1;

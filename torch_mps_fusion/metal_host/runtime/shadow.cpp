@@ -91,8 +91,8 @@ struct Check {
   void needs_value(const Cell& c) const {
     if (!(c.flags & UNWRITTEN)) return;
     report("uninitialised", pc, 2,
-           std::string(word(how)) + " of " + name_of(address) + " by " + who(f) + " at " +
-               place(at) + " before anything was written there");
+           std::string(how & MODIFY ? "atomic update" : word(how)) + " of " + name_of(address) +
+               " by " + who(f) + " at " + place(at) + " before anything was written there");
   }
   void write(Cell& c) const {
     if (how & MODIFY) needs_value(c);

@@ -44,7 +44,13 @@ bool in_kernel(const void* pc) {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   leave();
 }
-const char* cause(int signal) {
+const char* cause(int signal, const siginfo_t* info) {
+#ifdef __linux__
+  // The processor gives no address for an aligned access at an odd one.
+  if (signal == SIGBUS || (signal == SIGSEGV && info->si_code == SI_KERNEL))
+    return "touches an address that is not aligned for its type, or is none";
+#endif
+  (void)info;
   switch (signal) {
     case SIGFPE:
       return "divides an integer by zero";
@@ -82,8 +88,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
   std::string where = in_kernel(pc)      ? " at " + place(static_cast<const char*>(pc) + 1)
                       : current->entered ? " at " + place(current->entered)
                                          : " in a library function";
-  fail("crash", who(current) + " " + cause(signal) + where);
-  (void)info;
+  fail("crash", who(current) + " " + cause(signal, info) + where);
   where.~basic_string();
   leave_handler(signal);
 }

@@ -2,14 +2,22 @@
 //   buffers[i]        address of buffer(i) in global memory
 //   threadgroups[i]   byte offset of threadgroup(i) in the launch's dynamic shared memory, a
 //                     multiple of 16
+//   values[i]         on request (MSL_VALUES of them), the bytes of the i-th `constant T&` of the
+//                     module's kernel, where they reach a thread without a load from memory
 // Everything is inlined into the entry, so that the threadgroup variables that a kernel needs are
 // those that its entry names.
 #pragma once
 namespace msl {
-constexpr uint BUFFERS = 31, THREADGROUPS = 31;
+constexpr uint BUFFERS = 31, THREADGROUPS = 31, VALUE_BYTES = 128;
+struct alignas(16) Value {
+  char bytes[VALUE_BYTES];
+};
 struct Arguments {
   void* buffers[BUFFERS];
   uint threadgroups[THREADGROUPS];
+#ifdef MSL_VALUES
+  Value values[MSL_VALUES];
+#endif
 };
 struct Pos {
   uint x, y, z;
@@ -79,6 +87,15 @@ struct Cv {
     return *(constant T*)(uintptr_t)p;
   }
 };
+// a constant reference to bytes of the launch's own parameter
+struct Pv {
+  const void* p;
+  template <class T>
+  MSL_METHOD operator constant T&() const {
+    static_assert(sizeof(T) <= VALUE_BYTES, "a constant argument by value has at most 128 bytes");
+    return *(constant T*)p;
+  }
+};
 extern threadgroup __attribute__((aligned(16))) char dynamic_memory[];
 struct Tv {
   uint offset;
@@ -102,6 +119,8 @@ struct Tv {
   msl::Dv { msl_arguments.buffers[index] }
 #define MSL_CONSTANT(index) \
   msl::Cv { msl_arguments.buffers[index] }
+#define MSL_VALUE(slot) \
+  msl::Pv { &msl_arguments.values[slot] }
 #define MSL_LOCAL(index) \
   msl::Tv { msl_arguments.threadgroups[index] }
 #define MSL_BUILTIN(name) msl::name()

@@ -13,9 +13,9 @@
 #pragma once
 #define device __attribute__((opencl_global))
 #define threadgroup __attribute__((opencl_local))
-// bound buffers, and so what a constant pointer points to, live in global memory; a space of its
-// own keeps clang's errors
-#define constant const __attribute__((opencl_global_device))
+// what a constant pointer points to lives in global memory or in the launch's parameter; a space of
+// its own, though all memory on this target, keeps clang's errors
+#define constant const __attribute__((opencl_private))
 #define thread
 #define kernel
 #define coherent(scope)
