@@ -55,7 +55,6 @@ def test_J1_calls_leave_no_object_behind(mps, variant) -> None:
         run_layer_in_place(layer, hidden, states, variant=variant)
     mps.synchronize()
     assert mps.live() == before
-    assert mps.ops.open_pools() == 0
 
 
 def test_a_pipeline_that_fails_leaves_the_states_as_they_were(fresh) -> None:
