@@ -110,12 +110,24 @@ def test_autocast(model):
 @torch.no_grad()
 @pytest.mark.parametrize("keyword", ["cu_seq_lens_q", "seq_idx"])
 def test_F1_packed_sequences_are_not_ours(model, keyword):
-    """transformers refuses them without its own packages, and so does the fused layer."""
+    """The original runs: newer releases refuse them without their own packages, older
+    ones took no notice. Either way there is a warning, and what it does is what we do."""
     value = torch.tensor([0, 2, 5]) if keyword == "cu_seq_lens_q" else torch.zeros(2, 5).int()
     layer = layer_of(fuse(model))
-    refused = pytest.raises(ValueError, match="packed sequences")
-    with pytest.warns(FallbackWarning, match=keyword), refused:
-        layer(X, **{keyword: value})
+
+    def result(run):
+        try:
+            return run(X, **{keyword: value})
+        except ValueError as error:
+            return str(error)
+
+    expected = result(lambda *args, **keywords: original(layer, *args, **keywords))
+    with pytest.warns(FallbackWarning, match=keyword):
+        found = result(layer)
+    if isinstance(expected, str):
+        assert "packed sequences" in expected and found == expected
+    else:
+        assert torch.equal(found, expected)
 
 
 @torch.no_grad()
