@@ -71,11 +71,23 @@ void cast_and_call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
+// A backward pass in an autocast region: the gradients' own products stay in their dtype.
+template <c10::DeviceType device>
+void call_without_autocast(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  op.callBoxed(stack);
+}
+
 template <c10::DeviceType device>
 void register_all(torch::Library& m) {
   for (const char* name : {"gdn_layer", "gdn_layer_", "gated_delta_rule", "gated_delta_rule_",
                            "causal_conv1d", "causal_conv1d_", "packed_linear"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cast_and_call<device>>());
+  }
+  for (const char* name :
+       {"_gdn_layer_backward", "_gated_delta_rule_backward", "_causal_conv1d_backward"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_without_autocast<device>>());
   }
 }
 

@@ -150,7 +150,10 @@ void count_versions(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     const at::AutoDispatchBelowADInplaceOrView guard;
     op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
   }
-  for (const Tensor& t : written) torch::autograd::impl::bump_version(t);
+  for (const Tensor& t : written) {
+    // Autograd never saves an inference tensor, which has no version.
+    if (!t.is_inference()) torch::autograd::impl::bump_version(t);
+  }
 }
 
 }  // namespace

@@ -38,8 +38,11 @@ def operands(module: Any, weight_format: str) -> tuple[list[Tensor], list[Tensor
     out_proj = children["out_proj"]._parameters["weight"]
     if not copies_needed(module, weight_format):
         return weights, [out_proj]
-    if weight_format == ROWS and torch.compiler.is_compiling():
-        # A graph cannot ask whether a copy is fresh: it reorders the rows in each call.
+    differentiable = torch.is_grad_enabled() and any([w.requires_grad for w in weights])
+    if weight_format == ROWS and (differentiable or torch.compiler.is_compiling()):
+        # Gradients flow to the parameters, not to a copy; and a graph cannot ask whether a copy is
+        # fresh. The rows are reordered in each call.
+        drop_copies(module)
         return _split_rows(module, weights), [out_proj]
     return _copied(module, weight_format, weights, out_proj)
 
