@@ -7,7 +7,13 @@ import sys
 
 from . import generate, layer, memory, overhead, rule
 
-COMMANDS = {"generate": generate, "layer": layer, "memory": memory, "overhead": overhead, "rule": rule}
+COMMANDS = {
+    "generate": generate,
+    "layer": layer,
+    "memory": memory,
+    "overhead": overhead,
+    "rule": rule,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

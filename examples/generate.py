@@ -1,6 +1,8 @@
 """Loads a checkpoint directory, fuses its Gated DeltaNet layers and generates.
 
     python examples/generate.py model_dir "Once upon a time" --new 64
+
+The directory is that of a Qwen3.5 or Qwen3-Next model with its tokenizer.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch_mps_fusion.integrations.transformers import fuse, fused_layers
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model_dir", help="of a Qwen3.5 or Qwen3-Next model, with its tokenizer")
+    parser.add_argument("model_dir")
     parser.add_argument("prompt")
     parser.add_argument("--new", type=int, default=64, help="tokens to generate")
     parser.add_argument("--device", default="mps" if torch.backends.mps.is_available() else "cpu")

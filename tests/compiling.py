@@ -32,7 +32,8 @@ class Inductor:
             function,
             fullgraph=True,
             dynamic=dynamic,
-            options={"fx_graph_cache": False},
+            # Precompiled headers would cost more than they save on a test's few kernels.
+            options={"fx_graph_cache": False, "cpp_cache_precompile_headers": False},
         )
 
         def call(*arguments):

@@ -134,6 +134,23 @@ def test_K7_gradients_come_back_in_the_dtype_of_the_parameters():
         assert t.grad.dtype == F32 and torch.isfinite(t.grad).all()
 
 
+@pytest.mark.parametrize("name", ("layer", "rule"))
+def test_K7_a_backward_pass_inside_the_region_is_the_one_outside(name):
+    layer, x = make_layer(SMALL, F32), make_hidden(SMALL, 2, 5, F32).requires_grad_()
+    k, v = torch.randn(2, 5, 3, 32), torch.randn(2, 5, 3, 32)
+    g, beta = -torch.rand(2, 5, 3), torch.rand(2, 5, 3)
+
+    def run(x):
+        if name == "layer":
+            return ops.gdn_layer(x, *layer.weights, **layer.keywords)[0]
+        return ops.gated_delta_rule(x.unflatten(2, (3, 32)), k, v, g, beta, head_map="block")[0]
+
+    with autocast():
+        loss = run(x).float().square().sum()
+        inside = torch.autograd.grad(loss, x, retain_graph=True)
+    assert_equal(inside, torch.autograd.grad(loss, x))
+
+
 def test_K7_compiled():
     layer = make_layer(SMALL, F32)
 

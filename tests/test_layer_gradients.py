@@ -86,9 +86,9 @@ def test_K1_gradcheck_over_segments():
     states = [s.to(F64) for s in make_states(TINY, 8, F64)]
     tensors = [
         t.detach().clone().requires_grad_()
-        for t in operands(layer, make_hidden(TINY, 8, 130, F64), states)
+        for t in operands(layer, make_hidden(TINY, 8, 66, F64), states)
     ]
-    mask = torch.rand(8, 130, generator=torch.Generator().manual_seed(4)) > 0.2
+    mask = torch.rand(8, 66, generator=torch.Generator().manual_seed(4)) > 0.2
     call = lambda *t: ReferenceLayer.apply(mask, layer.keywords, *t)  # noqa: E731
     assert gradcheck(call, tensors, fast_mode=True)
 
@@ -218,6 +218,25 @@ def test_K8_the_in_place_layer_refuses_gradients():
     with pytest.raises(ValueError, match="hidden: got a tensor that requires grad.*gdn_layer has"):
         ops.gdn_layer_(hidden.requires_grad_(), *states, *layer.weights, **layer.keywords)
     assert all(torch.equal(a, b) for a, b in zip(states, before, strict=True))
+
+
+def test_states_of_inference_mode_are_written_outside_of_it():
+    layer, hidden = make_layer(SMALL, torch.float32), make_hidden(SMALL, 1, 2, torch.float32)
+    expected = make_states(SMALL, 1, torch.float32)
+    with torch.inference_mode():
+        states = [s.clone() for s in expected]
+    ops.gdn_layer_(hidden, *states, *layer.weights, **layer.keywords)
+    ops.gdn_layer_(hidden, *expected, *layer.weights, **layer.keywords)
+    assert all(torch.equal(a, b) for a, b in zip(states, expected, strict=True))
+
+
+def test_checkpointed_layer_gives_the_same_gradients():
+    layer, hidden = make_layer(SMALL, torch.float32), make_hidden(SMALL, 1, 9, torch.float32)
+    x = hidden.requires_grad_()
+    call = lambda x: run(layer)(x, *layer.weights)[0]  # noqa: E731
+    [plain] = torch.autograd.grad(call(x).square().sum(), x)
+    again = torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(again.square().sum(), x)[0], plain)
 
 
 def test_K1_the_module_trains_with_autograd():

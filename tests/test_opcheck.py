@@ -29,11 +29,26 @@ def plain(t):
     return t
 
 
-LAYOUTS = (plain, strided_view)
+def transposed(t):
+    """The same values with the last two dims swapped in memory."""
+    return t.mT.contiguous().mT if t.dim() > 1 else t
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", (*LAYOUTS, lambda t: t.mT.contiguous().mT, offset_view))
+LAYOUTS = (plain, strided_view, transposed, offset_view)
+
+
+def layouts_and_dtypes(dtypes=DTYPES):
+    """Every pair; those off the diagonals, on which each layout and dtype stands, are long."""
+    pairs = []
+    for i, layout in enumerate(LAYOUTS):
+        for j, dtype in enumerate(dtypes):
+            marks = () if (i - j) % len(dtypes) == 0 else pytest.mark.long
+            name = f"{layout.__name__}-{dtype}"
+            pairs.append(pytest.param(layout, dtype, marks=marks, id=name))
+    return pytest.mark.parametrize("layout, dtype", pairs)
+
+
+@layouts_and_dtypes()
 @pytest.mark.parametrize("given", (True, False))
 def test_A7_gdn_layer(given, layout, dtype):
     layer = make_layer(SMALL, dtype, input_norm=True)
@@ -44,10 +59,10 @@ def test_A7_gdn_layer(given, layout, dtype):
     opcheck(ops.gdn_layer.default, args, layer.keywords)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@layouts_and_dtypes()
 @pytest.mark.parametrize("dk_contiguous", (True, False))
-def test_A7_gdn_layer_in_place(dk_contiguous, dtype):
-    layer, hidden = make_layer(SMALL, dtype), make_hidden(SMALL, 2, 3, dtype)
+def test_A7_gdn_layer_in_place(dk_contiguous, layout, dtype):
+    layer, hidden = make_layer(SMALL, dtype), layout(make_hidden(SMALL, 2, 3, dtype))
     states = make_states(SMALL, 2, dtype, dk_contiguous=dk_contiguous)
     opcheck(ops.gdn_layer_.default, (hidden, *states, *layer.weights), layer.keywords)
 
@@ -69,13 +84,7 @@ def rule_arguments(dtype):
     return q, k, v, -torch.rand(2, 3, 4), beta, torch.randn(2, 4, 32, 32).transpose(-1, -2)
 
 
-def transposed(t):
-    """The same values with the first two dims swapped in memory."""
-    return t.transpose(0, 1).contiguous().transpose(0, 1)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", (*LAYOUTS, transposed, offset_view))
+@layouts_and_dtypes()
 def test_A7_gated_delta_rule(layout, dtype):
     *tokens, state = rule_arguments(dtype)
     q, k, v, g, beta = (layout(t) for t in tokens)
@@ -85,8 +94,7 @@ def test_A7_gated_delta_rule(layout, dtype):
     opcheck(ops.gated_delta_rule_.default, (q, k, v, g, beta, state), keywords)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", (*LAYOUTS, lambda t: t.mT.contiguous().mT, offset_view))
+@layouts_and_dtypes()
 def test_A7_causal_conv1d(layout, dtype):
     x, weight = layout(torch.randn(2, 24, 5).to(dtype)), torch.randn(24, 4).to(dtype)
     state = torch.randn(2, 24, 3).to(dtype)
@@ -102,19 +110,18 @@ def differentiable(tensors):
     return [t.detach().clone().requires_grad_() if t.is_floating_point() else t for t in tensors]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@layouts_and_dtypes()
 @pytest.mark.parametrize("given", (True, False))
-def test_K8_gdn_layer_with_gradients(given, dtype):
+def test_K8_gdn_layer_with_gradients(given, layout, dtype):
     layer = make_layer(SMALL, dtype, input_norm=True)
-    hidden = make_hidden(SMALL, 2, 3, dtype).requires_grad_()
+    hidden = layout(make_hidden(SMALL, 2, 3, dtype)).requires_grad_()
     states = make_states(SMALL, 2, dtype, width=5) if given else (None, None)
     layer.in_proj, layer.out_proj = differentiable(layer.in_proj), differentiable(layer.out_proj)
     args = (hidden, *layer.weights, layer.input_norm_weight.requires_grad_(), *states)
     opcheck(ops.gdn_layer.default, args, layer.keywords)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@layouts_and_dtypes()
 def test_K8_rule_and_convolution_with_gradients(layout, dtype):
     q, k, v, g, beta, state = rule_arguments(dtype)
     tensors = [layout(t).requires_grad_() for t in (q, k, v, g, beta)]
@@ -125,8 +132,7 @@ def test_K8_rule_and_convolution_with_gradients(layout, dtype):
             {"activation": "silu"})  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", (*DTYPES, torch.float64), ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@layouts_and_dtypes((*DTYPES, torch.float64))
 def test_A7_backward_ops(layout, dtype):
     q, k, v, g, beta, state = rule_arguments(dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -148,8 +154,7 @@ def test_A7_backward_ops(layout, dtype):
 # ------------------------------------------------------------------------------------- linears
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@layouts_and_dtypes()
 def test_A7_packed_linear(layout, dtype):
     weight = [packing.pack(torch.randn(40, 64).to(dtype), "tiles16-apple")]
     keywords = {"out_features": 40, "weight_format": "tiles16-apple"}

@@ -80,8 +80,9 @@ def test_bfloat16_layer(family):
     assert_close(layer_gradients(layer, layer, x), expected, torch.bfloat16)
 
 
-def test_gradient_checkpointing(model):
+def test_gradient_checkpointing():
     """A layer computed again in the backward pass gives the same bits."""
+    model = make("qwen3_next")
     expected = gradients(fuse(model), 9, use_cache=False)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     found = gradients(model, 9, use_cache=False)
@@ -92,8 +93,9 @@ def test_one_graph_with_gradients():
     layer = layer_of(fuse(make("qwen3_next")))
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    expected = layer_gradients(layer, layer, X)
-    found = layer_gradients(compiled, layer, X)
+    x = X[:, :9]
+    expected = layer_gradients(layer, layer, x)
+    found = layer_gradients(compiled, layer, x)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
@@ -119,8 +121,9 @@ def test_a_fresh_cache_holds_the_states_and_generation_goes_on(model):
             model(prompt(tokens=1), **{CACHE: cache}).logits for cache in caches
         )  # in place, on tensors that came out of a graph
     assert torch.equal(ours, theirs)
-    for mine, other in zip(*(cache.layers[0].recurrent_states for cache in caches), strict=True):
-        assert torch.equal(mine, other)
+    mine, other = (cache.layers[0] for cache in caches)
+    assert torch.equal(mine.recurrent_states[0], other.recurrent_states[0])
+    assert torch.equal(mine.conv_states[0], other.conv_states[0])
 
 
 def test_a_cache_with_a_past_is_the_originals(model):
@@ -174,8 +177,8 @@ def test_packed_projections_that_need_a_gradient_are_the_originals():
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_autocast_is_still_the_originals(model):
-    layer = layer_of(fuse(model.train()))
+def test_autocast_is_still_the_originals():
+    layer = layer_of(fuse(make("qwen3_5").train()))
     with warnings.catch_warnings(record=True) as caught, torch.autocast("cpu", torch.bfloat16):
         warnings.simplefilter("always")
         found, expected = layer(X), original(layer, X)

@@ -195,7 +195,8 @@ def _why_not_tensors(
             return f"{name} is on {weight.device} and the input on {hidden.device}"
         if weight.dtype != hidden.dtype:
             return f"{name} is {weight.dtype} and the input {hidden.dtype}"
-        if weight_format != ROWS and weight.requires_grad and torch.is_grad_enabled():
+        packed = weight_format != ROWS and "proj" in name
+        if packed and weight.requires_grad and torch.is_grad_enabled():
             return f"{name} may need a gradient, which packed weights do not have"
     for name in ("A_log", "dt_bias"):
         gate = module._parameters[name]

@@ -38,10 +38,11 @@ def operands(module: Any, weight_format: str) -> tuple[list[Tensor], list[Tensor
     out_proj = children["out_proj"]._parameters["weight"]
     if not copies_needed(module, weight_format):
         return weights, [out_proj]
-    differentiable = torch.is_grad_enabled() and any([w.requires_grad for w in weights])
-    if weight_format == ROWS and (differentiable or torch.compiler.is_compiling()):
-        # Gradients flow to the parameters, not to a copy; and a graph cannot ask whether a copy is
-        # fresh. The rows are reordered in each call.
+    if weight_format == ROWS and torch.compiler.is_compiling():
+        # A graph cannot ask whether a copy is fresh: it reorders the rows in each call.
+        return _split_rows(module, weights), [out_proj]
+    if weight_format == ROWS and _differentiable(weights):
+        # Gradients flow to the parameters, through rows reordered for the call.
         drop_copies(module)
         return _split_rows(module, weights), [out_proj]
     return _copied(module, weight_format, weights, out_proj)
@@ -50,6 +51,10 @@ def operands(module: Any, weight_format: str) -> tuple[list[Tensor], list[Tensor
 def drop_copies(module: nn.Module) -> None:
     """Frees the copies; the next call that needs them makes them anew."""
     module.__dict__.pop(_ATTRIBUTE, None)
+
+
+def _differentiable(weights: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(w.requires_grad for w in weights)
 
 
 def _split_rows(module: Any, weights: list[Tensor]) -> list[Tensor]:
