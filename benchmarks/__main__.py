@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import generate, layer, rule
+from . import generate, layer, memory, overhead, rule
 
-COMMANDS = {"generate": generate, "layer": layer, "rule": rule}
+COMMANDS = {
+    "generate": generate,
+    "layer": layer,
+    "memory": memory,
+    "overhead": overhead,
+    "rule": rule,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,15 +8,13 @@
 namespace tmf {
 namespace {
 
-struct Projected {
-  at::Tensor qkv, z, b, a;  // (B, T, conv_dim), (B, T, value_dim), (B, T, Hv) twice
-};
-
 // One product on rows: a 3-D product with one token has been far slower than the same 2-D one.
 at::Tensor project_rows(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor rows = x.reshape({x.size(0) * x.size(1), x.size(2)});
   return at::linear(rows, weight).view({x.size(0), x.size(1), weight.size(0)});
 }
+
+}  // namespace
 
 Projected project(const at::Tensor& x, const LayerArgs& args) {
   if (args.in_proj.size() == 4) {
@@ -28,8 +26,6 @@ Projected project(const at::Tensor& x, const LayerArgs& args) {
       {args.conv_dim(), args.value_dim(), args.num_v_heads, args.num_v_heads}, -1);
   return {parts[0], parts[1], parts[2], parts[3]};
 }
-
-}  // namespace
 
 at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePair& conv,
                      const StatePair& recurrent) {
@@ -44,9 +40,10 @@ at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePai
     x = stages.rms_norm(x, args.input_norm_weight, args.eps);
   }
 
-  const Projected p = project(x, args);
+  Projected p = project(x, args);
   const at::Tensor mixed =
       stages.causal_conv1d(p.qkv, args.conv_weight, args.mask, conv, /*silu=*/true);
+  p.qkv.reset();  // the largest tensor of the call
   const auto qkv = mixed.split_with_sizes({args.key_dim(), args.key_dim(), args.value_dim()}, -1);
   const auto by_head = [&](const at::Tensor& t, int64_t heads, int64_t dim) {
     return t.unflatten(-1, {heads, dim});

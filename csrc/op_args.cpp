@@ -23,7 +23,13 @@ int64_t fixed(const at::Tensor& t, int64_t dim) {
 // The checks of one call; `reference` is the tensor whose device all others must share.
 class Checks {
  public:
-  Checks(const char* op, const at::Tensor& reference) : op_(op), reference_(reference) {}
+  Checks(const char* op, const at::Tensor& reference, bool backward = false)
+      : op_(op),
+        reference_(reference),
+        wide_(backward && reference.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat) {}
+
+  // What sums, decays and the recurrent state are in.
+  c10::ScalarType wide() const { return wide_; }
 
   void rank(const at::Tensor& t, const char* name, int64_t rank, const char* meaning) const {
     if (t.dim() != rank) refuse(op_, name, shape_of(t), meaning);
@@ -55,9 +61,11 @@ class Checks {
     }
     if (t.layout() != c10::kStrided) refuse(op_, name, text("layout ", t.layout()), "strided");
     if (t.requires_grad() && at::GradMode::is_enabled()) {
+      const std::string_view op = op_;
       refuse(op_, name, "a tensor that requires grad",
-             "no gradient is needed (torch.no_grad(), or requires_grad=False): this op has no "
-             "backward");
+             text("no gradient is needed (torch.no_grad(), or requires_grad=False): this op has no "
+                  "backward",
+                  op.back() == '_' ? text("; ", op.substr(0, op.size() - 1), " has one") : ""));
     }
   }
 
@@ -99,7 +107,7 @@ class Checks {
                        int64_t num_v_heads, int64_t head_k_dim, int64_t head_v_dim,
                        bool written) const {
     place(state, name);
-    dtype(state, name, {c10::kFloat});
+    dtype(state, name, {wide_});
     shape(state, name, {batch, num_v_heads, head_k_dim, head_v_dim}, "(B, Hv, Dk, Dv)");
     const SymInt k = state.sym_stride(2), v = state.sym_stride(3);
     const bool v_contiguous = (head_v_dim == 1 || v == 1) && (head_k_dim == 1 || k >= head_v_dim);
@@ -134,11 +142,12 @@ class Checks {
 
   const char* op_;
   const at::Tensor& reference_;
+  c10::ScalarType wide_;
 };
 
 void check_floating(const Checks& checks, const at::Tensor& t, const char* name) {
   checks.place(t, name);
-  checks.dtype(t, name, {c10::kFloat, c10::kHalf, c10::kBFloat16});
+  checks.dtype(t, name, {checks.wide(), c10::kHalf, c10::kBFloat16});
 }
 
 void check_projection(const Checks& checks, const char* op, const std::vector<at::Tensor>& tensors,
@@ -200,7 +209,7 @@ void check_weights(const Checks& checks, const char* op, const LayerArgs& a) {
   }
   for (const auto& [t, name] : {std::pair{&a.A_log, "A_log"}, std::pair{&a.dt_bias, "dt_bias"}}) {
     checks.place(*t, name);
-    checks.dtype(*t, name, {type, c10::kFloat});
+    checks.dtype(*t, name, {type, checks.wide()});
     checks.shape(*t, name, {a.num_v_heads}, "(Hv)");
   }
   checks.place(a.norm_weight, "norm_weight");
@@ -251,7 +260,7 @@ void check_written_apart(const Checks& checks, const LayerArgs& a) {
 }  // namespace
 
 void check(const char* op, const LayerArgs& a) {
-  const Checks checks(op, a.hidden);
+  const Checks checks(op, a.hidden, a.backward);
   check_floating(checks, a.hidden, "hidden");
   checks.rank(a.hidden, "hidden", 3, "(B, T, hidden)");
   checks.positive(a.num_k_heads, "num_k_heads");
@@ -286,7 +295,7 @@ void check(const char* op, const LinearArgs& a) {
 }
 
 void check(const char* op, const RuleArgs& a) {
-  const Checks checks(op, a.q);
+  const Checks checks(op, a.q, a.backward);
   check_floating(checks, a.q, "q");
   const c10::ScalarType type = a.q.scalar_type();
   checks.rank(a.q, "q", 4, "(B, T, Hk, Dk)");
@@ -304,10 +313,10 @@ void check(const char* op, const RuleArgs& a) {
   if (num_v_heads < 1 || head_v_dim < 1) refuse(op, "v", Checks::shape_of(a.v), "Hv, Dv >= 1");
   checks.heads(num_k_heads, num_v_heads);
   checks.place(a.g, "g");
-  checks.dtype(a.g, "g", {c10::kFloat});
+  checks.dtype(a.g, "g", {checks.wide()});
   checks.shape(a.g, "g", {batch, tokens, num_v_heads}, "(B, T, Hv)");
   checks.place(a.beta, "beta");
-  checks.dtype(a.beta, "beta", {type, c10::kFloat});
+  checks.dtype(a.beta, "beta", {type, checks.wide()});
   checks.shape(a.beta, "beta", {batch, tokens, num_v_heads}, "(B, T, Hv)");
   checks.mask(a.mask, batch, tokens);
   if (!a.state.defined()) return;
@@ -321,7 +330,7 @@ void check(const char* op, const RuleArgs& a) {
 }
 
 void check(const char* op, const ConvArgs& a) {
-  const Checks checks(op, a.x);
+  const Checks checks(op, a.x, a.backward);
   check_floating(checks, a.x, "x");
   checks.rank(a.x, "x", 3, "(B, C, T)");
   checks.place(a.weight, "weight");

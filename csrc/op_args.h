@@ -36,6 +36,7 @@ struct LayerArgs {
   Variant variant;
   std::string weight_format;  // "rows", or a packed one
   bool in_place;              // the states are written
+  bool backward;              // a call for gradients: float64 throughout is accepted too
 
   int64_t key_dim() const { return num_k_heads * head_k_dim; }
   int64_t value_dim() const { return num_v_heads * head_v_dim; }
@@ -54,6 +55,7 @@ struct RuleArgs {
   bool qk_l2norm;
   Variant variant;
   bool in_place;
+  bool backward;  // as LayerArgs::backward
 };
 
 struct ConvArgs {
@@ -64,6 +66,7 @@ struct ConvArgs {
   bool silu;
   Variant variant;
   bool in_place;
+  bool backward;  // as LayerArgs::backward
 };
 
 struct LinearArgs {

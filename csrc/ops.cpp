@@ -9,6 +9,7 @@
 #include "layer.h"
 #include "op_args.h"
 #include "packed_weight.h"
+#include "parse_args.h"
 #include "shader_layer.h"
 #include "stages.h"
 #include "variant.h"
@@ -17,11 +18,6 @@ namespace tmf {
 namespace {
 
 using at::Tensor;
-using OptTensor = std::optional<Tensor>;
-using Text = std::string_view;
-
-Tensor or_undefined(const OptTensor& t) { return t.value_or(Tensor()); }
-
 const Stages& stages_of(Variant variant) {
   return variant == Variant::native ? native_stages() : stock_stages();
 }
@@ -58,37 +54,6 @@ Tensor run(const char* op, const LayerArgs& args, const StatePair& conv,
   return run_layer(args, stages_of(variant), conv, recurrent);
 }
 
-LayerArgs layer_args(const char* op, const Tensor& hidden, at::TensorList in_proj,
-                     const Tensor& conv_weight, const Tensor& A_log, const Tensor& dt_bias,
-                     const Tensor& norm_weight, at::TensorList out_proj,
-                     const OptTensor& input_norm_weight, const OptTensor& conv_state,
-                     const OptTensor& recurrent_state, const OptTensor& mask, int64_t num_k_heads,
-                     int64_t num_v_heads, int64_t head_k_dim, int64_t head_v_dim, Text head_map,
-                     Text weight_format, double eps, Text variant, bool in_place) {
-  LayerArgs args{hidden,
-                 in_proj.vec(),
-                 conv_weight,
-                 A_log,
-                 dt_bias,
-                 norm_weight,
-                 out_proj.vec(),
-                 or_undefined(input_norm_weight),
-                 or_undefined(conv_state),
-                 or_undefined(recurrent_state),
-                 or_undefined(mask),
-                 num_k_heads,
-                 num_v_heads,
-                 head_k_dim,
-                 head_v_dim,
-                 parse_head_map(op, head_map),
-                 eps,
-                 parse_variant(op, variant),
-                 std::string(weight_format),
-                 in_place};
-  check(op, args);
-  return args;
-}
-
 template <bool fake>
 std::tuple<Tensor, Tensor, Tensor> gdn_layer(
     const Tensor& hidden, at::TensorList in_proj, const Tensor& conv_weight, const Tensor& A_log,
@@ -101,7 +66,7 @@ std::tuple<Tensor, Tensor, Tensor> gdn_layer(
   const LayerArgs args =
       layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
                  input_norm_weight, conv_state, recurrent_state, mask, num_k_heads, num_v_heads,
-                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, false);
+                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, Call::functional);
   const Tensor new_conv = new_conv_state(args), new_recurrent = new_recurrent_state(args);
   const Tensor output = [&] {
     if constexpr (fake) return at::empty_symint(hidden.sym_sizes(), hidden.options());
@@ -121,32 +86,12 @@ Tensor gdn_layer_(const Tensor& hidden, Tensor conv_state, Tensor recurrent_stat
   const LayerArgs args =
       layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
                  input_norm_weight, conv_state, recurrent_state, mask, num_k_heads, num_v_heads,
-                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, true);
+                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, Call::in_place);
   if constexpr (fake) return at::empty_symint(hidden.sym_sizes(), hidden.options());
   return run(op, args, {conv_state, conv_state}, {recurrent_state, recurrent_state});
 }
 
 // --------------------------------------------------------------------------- gated_delta_rule
-
-RuleArgs rule_args(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
-                   const Tensor& g, const Tensor& beta, const Tensor& state, const OptTensor& mask,
-                   Text head_map, std::optional<double> scale, bool qk_l2norm, Text variant,
-                   bool in_place) {
-  RuleArgs args{q,
-                k,
-                v,
-                g,
-                beta,
-                state,
-                or_undefined(mask),
-                parse_head_map(op, head_map),
-                scale,
-                qk_l2norm,
-                parse_variant(op, variant),
-                in_place};
-  check(op, args);
-  return args;
-}
 
 Tensor run(const char* op, const RuleArgs& a, const StatePair& state) {
   const Capability capability{a.q.device().type(), a.q.scalar_type(), a.q.size(3), a.v.size(3)};
@@ -163,7 +108,7 @@ std::tuple<Tensor, Tensor> gated_delta_rule(const Tensor& q, const Tensor& k, co
                                             bool qk_l2norm, Text variant) {
   const char* op = "gated_delta_rule";
   const RuleArgs args = rule_args(op, q, k, v, g, beta, or_undefined(state), mask, head_map, scale,
-                                  qk_l2norm, variant, false);
+                                  qk_l2norm, variant, Call::functional);
   const auto fixed = [](const Tensor& t, int64_t dim) {
     return t.sym_size(dim).guard_int(__FILE__, __LINE__);
   };
@@ -181,27 +126,13 @@ Tensor gated_delta_rule_(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const Tensor& beta, Tensor state, const OptTensor& mask, Text head_map,
                          std::optional<double> scale, bool qk_l2norm, Text variant) {
   const char* op = "gated_delta_rule_";
-  const RuleArgs args =
-      rule_args(op, q, k, v, g, beta, state, mask, head_map, scale, qk_l2norm, variant, true);
+  const RuleArgs args = rule_args(op, q, k, v, g, beta, state, mask, head_map, scale, qk_l2norm,
+                                  variant, Call::in_place);
   if constexpr (fake) return at::empty_symint(v.sym_sizes(), v.options());
   return run(op, args, {state, state});
 }
 
 // ------------------------------------------------------------------------------ causal_conv1d
-
-ConvArgs conv_args(const char* op, const Tensor& x, const Tensor& weight, const Tensor& state,
-                   const OptTensor& mask, std::optional<Text> activation, Text variant,
-                   bool in_place) {
-  ConvArgs args{x,
-                weight,
-                state,
-                or_undefined(mask),
-                parse_activation(op, activation),
-                parse_variant(op, variant),
-                in_place};
-  check(op, args);
-  return args;
-}
 
 Tensor run(const char* op, const ConvArgs& a, const StatePair& state) {
   Capability capability{a.x.device().type(), a.x.scalar_type()};
@@ -218,7 +149,7 @@ std::tuple<Tensor, Tensor> causal_conv1d(const Tensor& x, const Tensor& weight,
                                          std::optional<Text> activation, Text variant) {
   const char* op = "causal_conv1d";
   const ConvArgs args =
-      conv_args(op, x, weight, or_undefined(state), mask, activation, variant, false);
+      conv_args(op, x, weight, or_undefined(state), mask, activation, variant, Call::functional);
   const c10::SymInt width = args.state.defined() ? args.state.sym_size(2) : args.weight.sym_size(1);
   const Tensor new_state = at::empty_symint({x.sym_size(0), x.sym_size(1), width}, x.options());
   const Tensor output = [&] {
@@ -232,7 +163,7 @@ template <bool fake>
 Tensor causal_conv1d_(const Tensor& x, Tensor state, const Tensor& weight, const OptTensor& mask,
                       std::optional<Text> activation, Text variant) {
   const char* op = "causal_conv1d_";
-  const ConvArgs args = conv_args(op, x, weight, state, mask, activation, variant, true);
+  const ConvArgs args = conv_args(op, x, weight, state, mask, activation, variant, Call::in_place);
   if constexpr (fake) return at::empty_symint(x.sym_sizes(), x.options());
   return run(op, args, {state, state});
 }
@@ -292,10 +223,10 @@ std::tuple<std::string, std::string, int64_t> plan_layer(
     int64_t num_v_heads, int64_t head_k_dim, int64_t head_v_dim, Text head_map, Text weight_format,
     double eps, Text variant, Text device, Text geometry, bool in_place, bool own_norm) {
   const char* op = "_plan_layer";
-  LayerArgs args =
-      layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
-                 input_norm_weight, conv_state, recurrent_state, mask, num_k_heads, num_v_heads,
-                 head_k_dim, head_v_dim, head_map, weight_format, eps, variant, in_place);
+  LayerArgs args = layer_args(
+      op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj, input_norm_weight,
+      conv_state, recurrent_state, mask, num_k_heads, num_v_heads, head_k_dim, head_v_dim, head_map,
+      weight_format, eps, variant, in_place ? Call::in_place : Call::functional);
   StatePair conv{args.conv_state, args.conv_state};
   StatePair recurrent{args.recurrent_state, args.recurrent_state};
   if (!in_place) {

@@ -11,6 +11,9 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("causal_conv1d(Tensor x, Tensor weight, Tensor? state=None, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> (Tensor output, Tensor state)");
   m.def("causal_conv1d_(Tensor x, Tensor(a!) state, Tensor weight, Tensor? mask=None, *, str? activation=None, str variant=\"auto\") -> Tensor output");
   m.def("packed_linear(Tensor x, Tensor[] weight, *, int out_features, str weight_format) -> Tensor");
+  m.def("_gdn_layer_backward(Tensor? grad_output, Tensor? grad_conv_state, Tensor? grad_recurrent_state, bool[] needed, Tensor hidden, Tensor[] in_proj, Tensor conv_weight, Tensor A_log, Tensor dt_bias, Tensor norm_weight, Tensor[] out_proj, Tensor? input_norm_weight=None, Tensor? conv_state=None, Tensor? recurrent_state=None, Tensor? mask=None, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, str head_map, str weight_format=\"rows\", float eps=1e-6, str variant=\"auto\") -> Tensor[]");
+  m.def("_gated_delta_rule_backward(Tensor? grad_output, Tensor? grad_state, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? state=None, Tensor? mask=None, *, str head_map, float? scale=None, bool qk_l2norm=False) -> (Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor state)");
+  m.def("_causal_conv1d_backward(Tensor? grad_output, Tensor? grad_state, Tensor x, Tensor weight, Tensor? state=None, Tensor? mask=None, *, str? activation=None) -> (Tensor x, Tensor weight, Tensor state)");
   m.def("_supports(str device_type, ScalarType dtype, str variant, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, int conv_width, str head_map, str weight_format=\"rows\", int rows=1, int hidden_size=0) -> str");
   m.def("_cpu_isa() -> str");
   m.def("_prepare_kernel(str device, str family, str kernel) -> str");

@@ -126,12 +126,15 @@ def test_C3_head_map_has_no_default():
         run_layer(layer, make_hidden(SMALL, 1, 2, F32))
 
 
-def test_a_gradient_is_refused_not_dropped():
+def test_a_gradient_is_refused_by_the_in_place_layer_and_dropped_by_no_grad():
     layer, hidden = make_layer(SMALL, F32), make_hidden(SMALL, 1, 2, F32).requires_grad_()
-    with pytest.raises(ValueError, match="hidden: got a tensor that requires grad"):
-        run_layer(layer, hidden)
+    states = make_states(SMALL, 1, F32)
+    message = "hidden: got a tensor that requires grad; .* no backward; gdn_layer has one"
+    with pytest.raises(ValueError, match=message):
+        run_layer_in_place(layer, hidden, states)
     with torch.no_grad():
         assert not run_layer(layer, hidden)[0].requires_grad
+        run_layer_in_place(layer, hidden, states)
 
 
 RULE_CASES = [

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PYTHON = ["torch_mps_fusion", "models", "tests", "benchmarks", "tools", "setup.py"]
+PYTHON = ["torch_mps_fusion", "models", "examples", "tests", "benchmarks", "tools", "setup.py"]
 SOFT_LIMIT, HARD_LIMIT, TEST_LIMIT = 400, 600, 800
 SIZED = (".py", ".cpp", ".h", ".mm", ".metal")
 FORMATTED = (".cpp", ".h", ".mm", ".metal")

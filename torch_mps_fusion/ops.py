@@ -3,6 +3,10 @@
 Shapes: B batch, T tokens, C channels, K convolution width, W width of the convolution state
 (W >= K - 1), Hk/Hv key/value heads, Dk/Dv head dims. Errors are ``ValueError`` for an argument and
 ``NotImplementedError`` for a combination that nothing here runs; both are raised before any work.
+
+The functional ops have gradients in every tensor but the mask (first derivatives, packed weights
+excepted); the in-place ones and ``packed_linear`` refuse tensors that require grad. Gradients are
+those of the formulas without the roundings between stages, at the rounded values, in float32.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ _FP32 = "fp32 sums in another order: some 1e-7 a step, growing with K and T"
 _FLIP = "a value next to a rounding boundary may round the other way at each rounding step"
 _STATE = "the state is fp32, but what enters it was rounded: flips of q, k, v and beta"
 _EXACT = "a copy of values that the projection rounded: only flips of that rounding"
+_BACKWARD = "fp32 sums twice over: the states again, then the gradients through them"
+_LAST = "fp32 sums, then one rounding of the gradient to the dtype"
 
 TABLE: dict[tuple[str, torch.dtype], Tolerance] = {
     ("output", torch.float32): Tolerance(5e-6, _FP32),
@@ -38,6 +40,12 @@ TABLE: dict[tuple[str, torch.dtype], Tolerance] = {
     ("conv_state", torch.float32): Tolerance(2e-6, _FP32),
     ("conv_state", torch.float16): Tolerance(1e-4, _EXACT),
     ("conv_state", torch.bfloat16): Tolerance(1e-3, _EXACT),
+    ("gradient", torch.float32): Tolerance(1e-5, _BACKWARD),
+    ("gradient", torch.float16): Tolerance(3e-4, _LAST),
+    ("gradient", torch.bfloat16): Tolerance(2.5e-3, _LAST),
+    ("layer_gradient", torch.float32): Tolerance(2e-5, _BACKWARD),
+    ("layer_gradient", torch.float16): Tolerance(2e-3, _FLIP),
+    ("layer_gradient", torch.bfloat16): Tolerance(1.5e-2, _FLIP),
 }
 
 

@@ -7,60 +7,40 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softplus.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "stock/rule.h"
+#include "stock/tools.h"
 
 namespace tmf {
 namespace {
 
+using stock::Compressed, stock::compress, stock::widened, stock::gather_tokens;
+
 at::Tensor inverse_rms(const at::Tensor& x, double eps) {
   return at::rsqrt(x.square().mean(-1, /*keepdim=*/true).add_(eps));
-}
-
-// Real tokens of each row moved to the front, in order.
-struct Compressed {
-  at::Tensor source;  // (B, T): the token that stands at a place; 0 past the row's real tokens
-  at::Tensor place;   // (B, T): the place of a real token
-  at::Tensor count;   // (B, 1): real tokens of the row
-};
-
-Compressed compress(const at::Tensor& mask) {
-  const int64_t batch = mask.size(0), tokens = mask.size(1);
-  const at::Tensor rank = mask.to(at::kLong).cumsum(1);
-  // Masked tokens all write to one spare place behind the others.
-  const at::Tensor slot = at::where(mask, rank.sub(1), tokens);
-  const at::Tensor token = at::arange(tokens, rank.options()).expand({batch, tokens});
-  const at::Tensor source = at::zeros({batch, tokens + 1}, rank.options()).scatter_(1, slot, token);
-  return {source.narrow(1, 0, tokens), rank.sub(1).clamp_min_(0), rank.narrow(1, tokens - 1, 1)};
-}
-
-at::Tensor gather_tokens(const at::Tensor& x, const at::Tensor& index) {
-  return x.gather(1, index.unsqueeze(-1).expand({-1, -1, x.size(2)}));
 }
 
 // x (B, T, C), history (B, C, W) -> y (B, T, C), fp32 sums over the window in order of age.
 at::Tensor convolve(const at::Tensor& window, const at::Tensor& weight, int64_t tokens, bool silu) {
   const int64_t width = weight.size(1);
   const int64_t first = window.size(2) - tokens - (width - 1);
-  const at::Tensor w = weight.to(at::kFloat);
+  const at::Tensor w = widened(weight);
   at::Tensor sum;
   for (int64_t j = 0; j < width; ++j) {
-    const at::Tensor term =
-        window.narrow(2, first + j, tokens).to(at::kFloat).mul(w.narrow(1, j, 1));
+    const at::Tensor term = widened(window.narrow(2, first + j, tokens)).mul(w.narrow(1, j, 1));
     sum = j == 0 ? term : sum.add_(term);
   }
   at::Tensor y = sum.to(window.scalar_type());
-  if (silu) y = at::silu(y.to(at::kFloat)).to(y.scalar_type());
+  if (silu) y = at::silu(widened(y)).to(y.scalar_type());
   return y.transpose(1, 2);
 }
 
 class StockStages final : public Stages {
  public:
   at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) const override {
-    const at::Tensor wide = x.to(at::kFloat);
-    return wide.mul(inverse_rms(wide, eps)).mul_(weight.to(at::kFloat).add(1)).to(x.scalar_type());
+    const at::Tensor wide = widened(x);
+    return wide.mul(inverse_rms(wide, eps)).mul_(widened(weight).add(1)).to(x.scalar_type());
   }
 
   at::Tensor causal_conv1d(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mask,
@@ -90,8 +70,8 @@ class StockStages final : public Stages {
                                            const at::Tensor& A_log,
                                            const at::Tensor& dt_bias) const override {
     const at::Tensor step =
-        at::softplus(a.to(at::kFloat).add(dt_bias.to(at::kFloat)), /*beta=*/1, /*threshold=*/20);
-    return {step.mul_(A_log.to(at::kFloat).exp().neg_()), at::sigmoid(b).to(at::kFloat)};
+        at::softplus(widened(a).add(widened(dt_bias)), /*beta=*/1, /*threshold=*/20);
+    return {step.mul_(widened(A_log).exp().neg_()), widened(at::sigmoid(b))};
   }
 
   at::Tensor gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -103,10 +83,10 @@ class StockStages final : public Stages {
 
   at::Tensor gated_rms_norm(const at::Tensor& o, const at::Tensor& z, const at::Tensor& weight,
                             double eps) const override {
-    const at::Tensor wide = o.to(at::kFloat);
+    const at::Tensor wide = widened(o);
     const at::Tensor normed =
-        weight.mul(wide.mul(inverse_rms(wide, eps)).to(o.scalar_type())).to(at::kFloat);
-    return normed.mul(at::silu(z.to(at::kFloat))).to(o.scalar_type()).contiguous();
+        widened(weight.mul(wide.mul(inverse_rms(wide, eps)).to(o.scalar_type())));
+    return normed.mul(at::silu(widened(z))).to(o.scalar_type()).contiguous();
   }
 };
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_mps_fusion.integrations.gdn_operands import copies_needed, projection_names
+from torch_mps_fusion.integrations.gdn_operands import ROWS, copies_needed, projection_names
 from torch_mps_fusion.ops import supports
 
 try:
@@ -57,11 +57,21 @@ def why_original(
     """Why this call cannot be the op's, or None if it can."""
     return (
         _why_not_keywords(keywords)
-        or _why_not_mode(module, hidden)
+        or _why_not_autocast(hidden)
         or why_not_module(module)
         or _why_not_tensors(module, variant, weight_format, hidden, mask)
         or (None if cache is None else _why_not_cache(module, hidden, cache))
     )
+
+
+def needs_gradient(module: Any, hidden: Tensor) -> bool:
+    """Whether a gradient may flow through this call into the input or a parameter."""
+    if not torch.is_grad_enabled():
+        return False
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            return True
+    return hidden.requires_grad
 
 
 def why_not_module(module: Any) -> str | None:
@@ -166,22 +176,11 @@ def _why_not_keywords(keywords: Mapping[str, object]) -> str | None:
     return None
 
 
-def _why_not_mode(module: Any, hidden: Tensor) -> str | None:
-    if module.training:
-        return "the layer is in training mode (model.eval() ends it)"
+def _why_not_autocast(hidden: Tensor) -> str | None:
     device = hidden.device.type
     if device in ("cpu", "cuda", "mps") and torch.is_autocast_enabled(device):
         return "autocast is on"
-    if torch.is_grad_enabled() and (hidden.requires_grad or _needs_grad(module)):
-        return "a gradient may be needed (torch.no_grad() says that it is not)"
     return None
-
-
-def _needs_grad(module: Any) -> bool:
-    for parameter in module.parameters():  # noqa: SIM110 (a graph takes loops, no generators)
-        if parameter.requires_grad:
-            return True
-    return False
 
 
 def _why_not_tensors(
@@ -196,6 +195,9 @@ def _why_not_tensors(
             return f"{name} is on {weight.device} and the input on {hidden.device}"
         if weight.dtype != hidden.dtype:
             return f"{name} is {weight.dtype} and the input {hidden.dtype}"
+        packed = weight_format != ROWS and "proj" in name
+        if packed and weight.requires_grad and torch.is_grad_enabled():
+            return f"{name} may need a gradient, which packed weights do not have"
     for name in ("A_log", "dt_bias"):
         gate = module._parameters[name]
         if gate.device != hidden.device or gate.dtype not in (hidden.dtype, torch.float32):
@@ -230,6 +232,10 @@ def _why_not_cache(module: Any, hidden: Tensor, cache: Any) -> str | None:
         return None
     if conv is None or recurrent is None:
         return "the cache has one of the two states only"
+    if torch.is_grad_enabled():
+        past = layer.has_previous_state[0] and needs_gradient(module, hidden)
+        if past or conv.requires_grad or recurrent.requires_grad:
+            return "a gradient may be needed through the cache's states"
     return _why_not_states(module, hidden, conv, recurrent)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_mps_fusion.integrations.fallback import warn_once, why_original
-from torch_mps_fusion.integrations.gdn_operands import drop_copies, operands
+from torch_mps_fusion.integrations.fallback import needs_gradient, warn_once, why_original
+from torch_mps_fusion.integrations.gdn_operands import operands
 from torch_mps_fusion.models.layer import format_for
 
 _MODELS = itertools.count()
@@ -18,15 +18,15 @@ _MODELS = itertools.count()
 def layer_class(variant: str) -> type[nn.Module]:
     """A class whose ``forward`` takes the place of a GDN module's; it has no state of its own.
 
-    The forward runs ``gdn_layer_`` (``gdn_layer`` without a cache) on the module's parameters, or
-    the module's own class's forward where ``fallback.why_original`` has a reason. Each class made
-    here warns once a reason.
+    The forward runs ``gdn_layer_`` on the module's parameters (``gdn_layer`` without a cache, or
+    where a gradient may be needed), or the module's own class's forward where
+    ``fallback.why_original`` has a reason. Each class made here warns once a reason.
     """
     model = next(_MODELS)
 
     class FusedGatedDeltaNet(nn.Module):
         can_torch_compile = True
-        has_backward = False
+        has_backward = True
 
         def forward(
             self,
@@ -58,8 +58,6 @@ def run(
     reason = why_original(module, variant, weight_format, hidden, cache, mask, keywords)
     if reason is not None:
         warn_once(model, module.layer_idx, reason)
-        if module.training:
-            drop_copies(module)
         return type(module).forward(module, hidden, cache, mask, **keywords)
     if mask is not None:
         # As transformers does: a pad still decays the state, which a mask of the op would not do.
@@ -88,7 +86,14 @@ def run(
         return torch.ops.mps_fusion.gdn_layer(hidden, *weights, **geometry)[0]
     layer = cache.layers[module.layer_idx]
     conv, recurrent = _states(module, layer, hidden)
-    output = torch.ops.mps_fusion.gdn_layer_(hidden, conv, recurrent, *weights, **geometry)
+    if needs_gradient(module, hidden):
+        # The op in place has no gradient. The cache has no past here (``why_original``); as in
+        # transformers, its tensors become part of the graph.
+        output, *after = torch.ops.mps_fusion.gdn_layer(hidden, *weights, **geometry)
+        conv.copy_(after[0])
+        recurrent.copy_(after[1])
+    else:
+        output = torch.ops.mps_fusion.gdn_layer_(hidden, conv, recurrent, *weights, **geometry)
     layer.has_previous_state[0] = True
     return output
 

@@ -41,12 +41,20 @@ def operands(module: Any, weight_format: str) -> tuple[list[Tensor], list[Tensor
     if weight_format == ROWS and torch.compiler.is_compiling():
         # A graph cannot ask whether a copy is fresh: it reorders the rows in each call.
         return _split_rows(module, weights), [out_proj]
+    if weight_format == ROWS and _differentiable(weights):
+        # Gradients flow to the parameters, through rows reordered for the call.
+        drop_copies(module)
+        return _split_rows(module, weights), [out_proj]
     return _copied(module, weight_format, weights, out_proj)
 
 
 def drop_copies(module: nn.Module) -> None:
     """Frees the copies; the next call that needs them makes them anew."""
     module.__dict__.pop(_ATTRIBUTE, None)
+
+
+def _differentiable(weights: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(w.requires_grad for w in weights)
 
 
 def _split_rows(module: Any, weights: list[Tensor]) -> list[Tensor]:

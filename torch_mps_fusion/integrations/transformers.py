@@ -4,10 +4,11 @@
     fuse(model)  # generate() as before; unfuse(model) undoes it
 
 A fused layer reads the module's own parameters and writes the cache's own tensors. What it does
-not support runs transformers' own forward, with one ``FallbackWarning`` that says why: training
-mode, a needed gradient, autocast, packed sequences (``cu_seq_lens_q``, ``seq_idx``) and any other
-keyword that it does not know, caches that record their past or update in their own way, adapters
-and hooks on the layer's projections.
+not support runs transformers' own forward, with one ``FallbackWarning`` that says why: autocast,
+packed sequences (``cu_seq_lens_q``, ``seq_idx``) and any other keyword that it does not know,
+caches that record their past or update in their own way, adapters and hooks on the layer's
+projections. A fused layer also trains; a gradient of packed weights, or through a cache with a
+past, is again transformers' own.
 
 Models: Qwen3-Next, and those whose layers have the forward of Qwen3.5's: Qwen3.5 and its MoE,
 Qwen4-Exp, Lara-Mini.
