@@ -19,8 +19,8 @@ class DeviceSpec:
     """One device. bandwidth in GB/s (nominal), clock in GHz (for estimates), msl 320 for Metal 3.2,
     threadgroup_memory in bytes; `lanes` is the lane map of packed weights. With more rows than
     `row_threshold` the projections are aten products; no dispatch of ours is planned to take
-    longer than `dispatch_limit_us`, by estimate. Calls of more than `chunk_rows` rows run in chunks;
-    `working_set` is what the device recommends to have in memory, in bytes (0: unknown).
+    longer than `dispatch_limit_us`, by estimate. Calls of more than `chunk_rows` rows run in
+    chunks; `working_set` is what the device recommends to have in memory, in bytes (0: unknown).
     """
 
     name: str
