@@ -73,6 +73,10 @@ class MpsRunner final : public Runner {
     return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
   }
 
+  uint64_t working_set_bytes() const override {
+    return [at::mps::getCurrentMPSStream()->device() recommendedMaxWorkingSetSize];
+  }
+
   std::string prepare(const plan::Kernel& kernel) override {
     try {
       pipelines_.get(at::mps::getCurrentMPSStream()->device(), kernel);

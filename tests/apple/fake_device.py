@@ -260,6 +260,10 @@ class Device:
         """The next so many pipelines cannot be made."""
         self.library.fake_fail_pipelines(count)
 
+    def working_set(self, size: int) -> None:
+        """What the device recommends to have in memory, in bytes."""
+        self.library.fake_working_set(ctypes.c_uint64(size))
+
     def compile_time(self, milliseconds: int) -> None:
         """How long making a library takes beside metal_host's own time."""
         self.library.fake_compile_time(milliseconds)
