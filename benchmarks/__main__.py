@@ -1,13 +1,13 @@
-"""``python -m benchmarks layer | rule``: one subcommand for each thing that is timed."""
+"""``python -m benchmarks layer | rule | traffic``: a subcommand for each thing that is measured."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import generate, layer, rule
+from . import generate, layer, rule, traffic
 
-COMMANDS = {"generate": generate, "layer": layer, "rule": rule}
+COMMANDS = {"generate": generate, "layer": layer, "rule": rule, "traffic": traffic}
 
 
 def main(arguments: list[str] | None = None) -> int:
