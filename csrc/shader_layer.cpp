@@ -123,7 +123,8 @@ class Execution {
   Tensor matrix(const plan::Argument& a, int64_t rows) const {
     Tensor t = tensors_.at(a.buffer);
     // scratch is bytes, and may be larger
-    if (t.scalar_type() == at::kByte) t = t.narrow(0, 0, static_cast<int64_t>(a.extent)).view(type_);
+    if (t.scalar_type() == at::kByte)
+      t = t.narrow(0, 0, static_cast<int64_t>(a.extent)).view(type_);
     return t.view({rows, -1});
   }
 

@@ -25,8 +25,7 @@ std::vector<Chunk> chunks_of(uint64_t batch, uint64_t tokens, uint64_t limit) {
   std::vector<Chunk> chunks;
   for (uint64_t b = 0; b < batch; b += sequences) {
     for (uint64_t t = 0; t < tokens; t += count) {
-      chunks.push_back(
-          {b, std::min(sequences, batch - b), t, std::min(count, tokens - t)});
+      chunks.push_back({b, std::min(sequences, batch - b), t, std::min(count, tokens - t)});
     }
   }
   return chunks;

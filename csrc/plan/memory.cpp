@@ -19,11 +19,10 @@ uint64_t tensor_bytes(const LayerCall& c) {
                            packed_elements(c.hidden, c.value_dim()) + c.conv_dim() * c.conv_taps +
                            c.head_v_dim + (c.input_norm ? c.hidden : 0);
   const uint64_t gates = c.v_heads * ((c.float_a ? 4 : io) + (c.float_dt ? 4 : io));
-  const uint64_t states =
-      conv_span(c, c.conv_out, c.batch) + state_span(c, c.state_out, c.batch) +
-      (c.conv_in && !c.in_place
-           ? conv_span(c, *c.conv_in, c.batch) + state_span(c, *c.state_in, c.batch)
-           : 0);
+  const uint64_t states = conv_span(c, c.conv_out, c.batch) + state_span(c, c.state_out, c.batch) +
+                          (c.conv_in && !c.in_place ? conv_span(c, *c.conv_in, c.batch) +
+                                                          state_span(c, *c.state_in, c.batch)
+                                                    : 0);
   return (weights + 2 * c.rows() * c.hidden) * io + gates + states +
          (c.mask ? mask_span(c, c.batch) : 0);
 }
