@@ -1,11 +1,11 @@
-"""``python -m benchmarks layer | rule``: one subcommand for each thing that is timed."""
+"""``python -m benchmarks layer | rule | traffic``: a subcommand for each thing that is measured."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import generate, layer, memory, overhead, rule
+from . import generate, layer, memory, overhead, rule, traffic
 
 COMMANDS = {
     "generate": generate,
@@ -13,6 +13,7 @@ COMMANDS = {
     "memory": memory,
     "overhead": overhead,
     "rule": rule,
+    "traffic": traffic,
 }
 
 

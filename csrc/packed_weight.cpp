@@ -43,19 +43,20 @@ std::string weight_format_names() {
   return names;
 }
 
-at::Tensor unpack(const at::Tensor& packed, std::string_view lanes, int64_t padded_n, int64_t k) {
+void unpack(const at::Tensor& packed, std::string_view lanes, const at::Tensor& rows) {
   const Order& order = lanes == "nvidia" ? kNvidia : kApple;
   const std::string_view from = packed.element_size() == 4 ? order.packed_float : order.packed;
   std::vector<int64_t> sizes, dims;
   for (const char dim : from) {
-    sizes.push_back(dim == 't'   ? padded_n / kTile
-                    : dim == 's' ? k / kBlockK
+    sizes.push_back(dim == 't'   ? rows.size(0) / kTile
+                    : dim == 's' ? rows.size(1) / kBlockK
                     : dim == 'N' ? 8
                     : dim == 'P' ? 4
                                  : 2);
   }
   for (const char dim : order.rows) dims.push_back(static_cast<int64_t>(from.find(dim)));
-  return packed.view(sizes).permute(dims).reshape({padded_n, k});
+  const at::Tensor in_order = packed.view(sizes).permute(dims);
+  rows.view(in_order.sizes()).copy_(in_order);
 }
 
 }  // namespace tmf

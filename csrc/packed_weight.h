@@ -15,7 +15,7 @@ std::string packed_format(std::string_view lanes);
 // 'rows', 'tiles16-apple', ..: all there are.
 std::string weight_format_names();
 
-// packed (flat, contiguous) -> [padded_n, k], padded rows zero. k % 32 == 0.
-at::Tensor unpack(const at::Tensor& packed, std::string_view lanes, int64_t padded_n, int64_t k);
+// packed (flat, contiguous) into rows [padded_n, k] (contiguous), padded rows zero. k % 32 == 0.
+void unpack(const at::Tensor& packed, std::string_view lanes, const at::Tensor& rows);
 
 }  // namespace tmf

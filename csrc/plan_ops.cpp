@@ -21,8 +21,9 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::LayerCall call = layer_call(args, conv, recurrent);
     const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
-    const plan::Program program = plan::plan_layer(
-        call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm));
+    const plan::Cuts cuts = plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm);
+    plan::plan_chunks(call, spec, chosen, cuts);  // refuses what the op refuses
+    const plan::Program program = plan::plan_layer(call, spec, chosen, cuts);
     return {plan::to_listing(program), record(program),
             static_cast<int64_t>(plan::minimum_bytes(call))};
   } catch (const plan::Refusal& r) {
@@ -58,6 +59,25 @@ std::string set_geometry(std::string_view geometry) {
   }
 }
 
+// Batch and tokens of each chunk that a call runs as, one a line.
+std::string chunks(int64_t batch, int64_t tokens, std::string_view device) {
+  const char* op = "_chunks";
+  const auto size = [&](const char* name, int64_t value) {
+    if (value < 1) refuse(op, name, text(value), "at least 1");
+    return static_cast<uint64_t>(value);
+  };
+  const uint64_t b = size("batch", batch), t = size("tokens", tokens);
+  try {
+    std::ostringstream out;
+    for (const plan::Chunk& c : plan::chunks_of(b, t, plan::parse_device(device).chunk_rows)) {
+      out << c.batch << ' ' << c.tokens << '\n';
+    }
+    return out.str();
+  } catch (const plan::Refusal& r) {
+    refuse(op, r.argument, r.got, r.accepted);
+  }
+}
+
 // What is wrong with a program, one line each; empty if nothing is.
 std::string check_program(std::string_view listing) {
   const char* op = "_check_program";
@@ -71,12 +91,12 @@ std::string check_program(std::string_view listing) {
 }
 
 // Name, cores, GB/s, GHz, MSL, threadgroup memory, lanes, row threshold, limit of a dispatch in
-// microseconds; separated by tabs.
+// microseconds, rows of a chunk, bytes of the working set; separated by tabs.
 std::string device_line(const plan::DeviceSpec& d) {
   std::ostringstream out;
   out << d.name << '\t' << d.cores << '\t' << d.bandwidth_gb_s << '\t' << d.clock_ghz << '\t'
       << d.msl << '\t' << d.threadgroup_memory << '\t' << d.lanes << '\t' << d.row_threshold << '\t'
-      << d.dispatch_limit_us << '\n';
+      << d.dispatch_limit_us << '\t' << d.chunk_rows << '\t' << d.working_set_bytes << '\n';
   return out.str();
 }
 
@@ -110,6 +130,7 @@ std::string shader_text(std::string_view family) {
 
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   m.impl("_plan_linear", plan_linear);
+  m.impl("_chunks", chunks);
   m.impl("_override_geometry", set_geometry);
   m.impl("_check_program", check_program);
   m.impl("_devices", devices);

@@ -46,7 +46,10 @@ plan::DeviceSpec current_device(c10::DeviceType type) {
   const Runner* runner = runner_for(type);
   const std::string name = runner == nullptr ? "" : runner->device_name();
   const plan::DeviceSpec* known = plan::find_device(name);
-  return known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
+  plan::DeviceSpec spec =
+      known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
+  if (runner != nullptr) spec.working_set_bytes = runner->working_set_bytes();
+  return spec;
 }
 
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {

@@ -22,6 +22,10 @@ class Runner {
   // The memory of a tensor of this device from its first element on, whatever its storage offset.
   virtual BufferView view(const at::Tensor& tensor) const = 0;
 
+  // Makes the program's kernels ready, so that `run` throws for none of them: a call of several
+  // programs asks for all before it runs the first.
+  virtual void make_ready(const plan::Program& program) = 0;
+
   // Encodes the program on the current stream of the current device, which is that of `buffers`. A
   // kernel that does not compile, or an argument that the device cannot take, throws before
   // anything is encoded. The caller keeps the tensors behind `buffers` until this returns;
@@ -30,6 +34,9 @@ class Runner {
 
   // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.
   virtual std::string device_name() const { return ""; }
+
+  // What the device recommends to have in memory at most; 0: unknown.
+  virtual uint64_t working_set_bytes() const { return 0; }
 
   // Makes the kernel ready. Empty if that worked, else the device's message.
   virtual std::string prepare(const plan::Kernel& kernel) = 0;

@@ -63,21 +63,39 @@ plan::StateLayout state_layout(const Tensor& t) {
   return {stride_of(t, 0), stride_of(t, 1), keys_adjacent(t)};
 }
 
-// Runs a program over tensors by buffer name; what has no tensor is scratch.
+using Tensors = std::map<std::string, Tensor>;  // by buffer name
+
+// Makes everything ready for the programs of a call, so that nothing is refused after the first of
+// them has begun: their kernels, and one memory for what none of `given` is.
+Tensors make_ready(const std::vector<plan::ChunkProgram>& programs, const Tensors& given,
+                   c10::Device device) {
+  std::map<std::string, uint64_t> sizes;
+  for (const auto& [chunk, program] : programs) {
+    runner_for(device.type())->make_ready(program);
+    for (const plan::Buffer& b : program.buffers) {
+      if (given.count(b.name) == 0) sizes[b.name] = std::max(sizes[b.name], b.bytes);
+    }
+  }
+  Tensors scratch;
+  const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
+  for (const auto& [name, size] : sizes) {
+    scratch[name] = at::empty({static_cast<int64_t>(size)}, bytes);
+  }
+  return scratch;
+}
+
+// Runs a program over tensors by buffer name.
 class Execution {
  public:
-  Execution(const plan::Program& program, const std::map<std::string, Tensor>& named,
-            c10::Device device, c10::ScalarType type, std::string_view lanes)
-      : guard_(device),
-        program_(program),
-        runner_(*runner_for(device.type())),
+  Execution(const plan::Program& program, const Tensors& given, const Tensors& scratch,
+            c10::ScalarType type, std::string_view lanes)
+      : program_(program),
+        runner_(*runner_for(scratch.begin()->second.device().type())),
         type_(type),
         lanes_(lanes) {
-    const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
     for (const plan::Buffer& b : program.buffers) {
-      const auto found = named.find(b.name);
-      tensors_.push_back(found != named.end() ? found->second
-                                              : at::empty({static_cast<int64_t>(b.bytes)}, bytes));
+      const auto found = given.find(b.name);
+      tensors_.push_back(found != given.end() ? found->second : scratch.at(b.name));
       views_.push_back(runner_.view(tensors_.back()));
       TORCH_INTERNAL_ASSERT(views_.back().bytes >= b.bytes, b.name, " is smaller than planned");
     }
@@ -103,8 +121,11 @@ class Execution {
   }
 
   Tensor matrix(const plan::Argument& a, int64_t rows) const {
-    const Tensor& t = tensors_.at(a.buffer);
-    return (t.scalar_type() == at::kByte ? t.view(type_) : t).view({rows, -1});
+    Tensor t = tensors_.at(a.buffer);
+    // scratch is bytes, and may be larger
+    if (t.scalar_type() == at::kByte)
+      t = t.narrow(0, 0, static_cast<int64_t>(a.extent)).view(type_);
+    return t.view({rows, -1});
   }
 
   // aten's product on the weight unpacked into a scratch buffer.
@@ -113,12 +134,12 @@ class Execution {
     Tensor y = matrix(d.arguments[3], rows);
     const int64_t k = x.size(1);
     const Tensor& packed = tensors_.at(d.arguments[0].buffer);
-    const Tensor weight = unpack(packed, lanes_, packed.numel() / k, k).narrow(0, 0, y.size(1));
-    at::mm_out(y, x, weight.t());
+    const Tensor weight = matrix(d.arguments[4], packed.numel() / k);
+    unpack(packed, lanes_, weight);
+    at::mm_out(y, x, weight.narrow(0, 0, y.size(1)).t());
     if (d.arguments[2].access != plan::Access::none) y.add_(matrix(d.arguments[2], rows));
   }
 
-  c10::DeviceGuard guard_;
   const plan::Program& program_;
   Runner& runner_;
   c10::ScalarType type_;
@@ -133,9 +154,41 @@ void check_weight(const char* op, const std::string& name, const Tensor& weight)
          "a packed weight on 16 bytes (nothing is copied inside a call)");
 }
 
+// What a chunk sees of tensors by buffer name: sequences of states, tokens of activations.
+Tensors part_of(const plan::Chunk& c, const Tensors& whole, const StatePair& conv,
+                const StatePair& recurrent) {
+  const auto i64 = [](uint64_t v) { return static_cast<int64_t>(v); };
+  const auto sequences = [&](const Tensor& t) {
+    return t.defined() ? t.narrow(0, i64(c.batch_first), i64(c.batch)) : t;
+  };
+  Tensors part = whole;
+  for (const char* name : {"hidden", "mask", "output"}) {
+    const Tensor& t = part.at(name);
+    if (t.defined()) part[name] = sequences(t).narrow(1, i64(c.first), i64(c.tokens));
+  }
+  part["conv_in"] = sequences(c.first > 0 ? conv.out : conv.in);
+  part["conv_out"] = sequences(conv.out);
+  part["state_in"] = sequences(c.first > 0 ? recurrent.out : recurrent.in);
+  part["state_out"] = sequences(recurrent.out);
+  return part;
+}
+
+// Does the work; if it throws, the tensors hold again what they held.
+template <typename Work>
+void or_restore(const std::vector<Tensor>& tensors, const Work& work) {
+  std::vector<Tensor> before;
+  for (const Tensor& t : tensors) before.push_back(t.clone());
+  try {
+    work();
+  } catch (...) {
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(before[i]);
+    throw;
+  }
+}
+
 // What was planned for; a refusal of the planner becomes one of the op.
 template <typename Plan>
-plan::Program planned(const char* op, const Plan& make) {
+auto planned(const char* op, const Plan& make) {
   try {
     return make();
   } catch (const plan::Refusal& r) {
@@ -219,15 +272,16 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
 
   const plan::DeviceSpec device = current_device(a.hidden.device().type());
   const plan::LayerCall call = layer_call(a, conv, state);
-  const plan::Program program = planned(op, [&] {
+  const std::vector<plan::ChunkProgram> programs = planned(op, [&] {
     const plan::Geometry geometry = current_geometry(device, call.io);
-    return plan::plan_layer(call, device, geometry,
-                            plan::cuts_of(name_of(variant), geometry.own_norm));
+    return plan::plan_chunks(call, device, geometry,
+                             plan::cuts_of(name_of(variant), geometry.own_norm));
   });
 
+  const c10::DeviceGuard guard(a.hidden.device());
   const Tensor hidden = plain(a.hidden);
   const Tensor output = at::empty(hidden.sizes(), hidden.options());
-  const std::map<std::string, Tensor> named{
+  const Tensors whole{
       {"hidden", hidden},
       {"in_proj", a.in_proj[0]},
       {"out_proj", a.out_proj[0]},
@@ -243,8 +297,21 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"state_out", state.out},
       {"output", output},
   };
-  Execution(program, named, hidden.device(), hidden.scalar_type(), device.lanes)
-      .run(hidden.size(0) * hidden.size(1));
+  const Tensors scratch = make_ready(programs, whole, hidden.device());
+  const auto run = [&] {
+    for (const auto& [chunk, program] : programs) {
+      Execution(program, part_of(chunk, whole, conv, state), scratch, hidden.scalar_type(),
+                device.lanes)
+          .run(static_cast<int64_t>(chunk.batch * chunk.tokens));
+    }
+  };
+  // An emulated kernel that faults is an error of this call. On a device it is one of a later call,
+  // and nothing can be put back then.
+  if (a.in_place && hidden.is_cpu()) {
+    or_restore({conv.out, state.out}, run);
+  } else {
+    run();
+  }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);
   }
@@ -267,9 +334,11 @@ Tensor run_packed_linear(const char* op, const Tensor& x, const Tensor& weight,
                               static_cast<uint64_t>(out_features), io},
                              device, current_geometry(device, io));
   });
-  const std::map<std::string, Tensor> named{
-      {"x", plain(x)}, {"weight", weight}, {"output", output}};
-  Execution(program, named, x.device(), x.scalar_type(), lanes).run(rows);
+  const c10::DeviceGuard guard(x.device());
+  const Tensors given{{"x", plain(x)}, {"weight", weight}, {"output", output}};
+  const std::vector<plan::ChunkProgram> programs{{{}, program}};
+  const Tensors scratch = make_ready(programs, given, x.device());
+  Execution(program, given, scratch, x.scalar_type(), lanes).run(rows);
   return output;
 }
 

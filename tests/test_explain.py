@@ -38,12 +38,16 @@ def test_times_follow_the_bandwidth(capsys):
 
 def test_above_the_row_threshold(capsys):
     out = printed(capsys, "--rows", "4096", "--device", "M5", "--variant", "packed")
+    assert "2 chunks of at most 2048 rows, the first is shown" in out
     assert out.count("matrix product") == 2
     assert re.search(r"the first is shown: conv x \d+, qk_gates x \d+, rule x \d+", out)
     config = KNOWN_SHAPES["9b"]
     given = {"variant": "packed", "device": "M5", "tokens": 4096}
-    program = explain.plan_config(config, torch.bfloat16, **given)
-    assert f"{len(program.dispatches)} dispatches" in out
+    call = explain.plan_call(config, torch.bfloat16, **given)
+    assert f"{len(call.dispatches)} dispatches" in out and len(call.programs) == 2
+    whole = explain.plan_config(config, torch.bfloat16, **given)
+    assert call.minimum_bytes == whole.minimum_bytes
+    assert len(call.dispatches) > len(whole.dispatches)
 
 
 def test_cuda_and_host(capsys):

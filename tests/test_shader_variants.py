@@ -1,7 +1,4 @@
-"""`packed` and `core` through the ops, on CPU tensors: every kernel runs in metal_host.
-
-The marked tests take minutes: python -m pytest -m long tests/test_shader_variants.py
-"""
+"""`packed` and `core` through the ops, on CPU tensors: every kernel runs in metal_host."""
 
 import os
 import subprocess
@@ -416,20 +413,3 @@ def test_packed_weights_that_do_not_fit():
     ):
         with pytest.raises(ValueError, match=message):
             run_layer(replace(layer, in_proj=bad), hidden, variant="core")
-
-
-# -------------------------------------------------------------------------------------- longer
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("setting", [WITH_STATES, WITHOUT, UNEVEN])
-def test_fifty_seeds(setting, variant):
-    """The checking build under schedules and residencies: no fault, the same bits."""
-    case = make_case(setting, BF16, 2, 5)
-    layer, expected = pack_layer(case.layer), run(case, variant)
-    for seed in range(50):
-        for residency in (0, 1, 2):
-            way = {"seed": seed, "schedule": "random", "residency": residency}
-            with host_kernels.running(checked=True, **way):
-                assert_equal(run(case, variant, layer), expected)

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from . import device as devices
 from . import reference
-from .explain import SHADER_VARIANTS, plan_config
+from .explain import SHADER_VARIANTS, Call, plan_call
 from .models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig, write_model
 from .models.layer import format_for
 from .ops import VARIANTS, supports
-from .plan import Program
 from .state import GDNState
 from .tolerances import error, tolerance
 
@@ -40,7 +39,7 @@ class Row:
     variant: str
     errors: dict[str, float]
     milliseconds: list[float]
-    plan: Program | None
+    plan: Call | None
 
     def failures(self, dtype: torch.dtype) -> list[str]:
         return [name for name, e in self.errors.items() if e > tolerance(name, dtype).rms]
@@ -150,12 +149,12 @@ def measure(
     ]
 
 
-def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Program | None:
+def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Call | None:
     if variant not in SHADER_VARIANTS:
         return None
     spec = devices.current(layer.device)
     norm = layer.input_norm_weight is not None
-    return plan_config(
+    return plan_call(
         layer.config, layer.dtype, variant=variant, device=spec.name, tokens=tokens, input_norm=norm
     )
 
@@ -205,7 +204,7 @@ def interleaved(
     return times
 
 
-def plan_cells(plan: Program | None) -> tuple[str, str, str]:
+def plan_cells(plan: Call | None) -> tuple[str, str, str]:
     if plan is None:
         return "-", "-", "-"
     return (

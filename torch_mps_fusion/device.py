@@ -19,7 +19,8 @@ class DeviceSpec:
     """One device. bandwidth in GB/s (nominal), clock in GHz (for estimates), msl 320 for Metal 3.2,
     threadgroup_memory in bytes; `lanes` is the lane map of packed weights. With more rows than
     `row_threshold` the projections are aten products; no dispatch of ours is planned to take
-    longer than `dispatch_limit_us`, by estimate.
+    longer than `dispatch_limit_us`, by estimate. Calls of more than `chunk_rows` rows run in
+    chunks; `working_set` is what the device recommends to have in memory, in bytes (0: unknown).
     """
 
     name: str
@@ -31,6 +32,8 @@ class DeviceSpec:
     lanes: str
     row_threshold: int
     dispatch_limit_us: float
+    chunk_rows: int
+    working_set: int
 
     @property
     def weight_format(self) -> str:
@@ -39,7 +42,8 @@ class DeviceSpec:
 
 
 def _from_line(line: str) -> DeviceSpec:
-    name, cores, bandwidth, clock, msl, memory, lanes, threshold, limit = line.split("\t")
+    fields = line.split("\t")
+    name, cores, bandwidth, clock, msl, memory, lanes, threshold, limit, chunk, working_set = fields
     return DeviceSpec(
         name,
         int(cores),
@@ -50,6 +54,8 @@ def _from_line(line: str) -> DeviceSpec:
         lanes,
         int(threshold),
         float(limit),
+        int(chunk),
+        int(working_set),
     )
 
 
@@ -67,7 +73,7 @@ def find(text: str) -> DeviceSpec:
     """The device of that name, case and spaces aside, or with changes: "M1 Max;cores=24".
 
     What can be changed: cores, bandwidth, msl, threadgroup_memory, row_threshold,
-    dispatch_limit_us. ValueError lists the devices that exist.
+    dispatch_limit_us, chunk_rows, working_set_mb. ValueError lists the devices that exist.
     """
     return _from_line(torch.ops.mps_fusion._parse_device(text).rstrip("\n"))
 

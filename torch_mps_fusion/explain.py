@@ -6,12 +6,14 @@ Every time printed here is arithmetic on published figures; nothing was measured
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from . import device as devices
 from .models.config import KNOWN_SHAPES, UNVERIFIED_SHAPES, GDNConfig
-from .plan import Program, meta_layer, plan_layer
+from .plan import Dispatch, Program, chunks, meta_layer, plan_layer
 
 SHADER_VARIANTS = ("packed", "core")
 # Cost of a dispatch boundary in microseconds, lowest and highest of the published measurements on
@@ -30,7 +32,7 @@ def plan_config(
     input_norm: bool = True,
     geometry: str = "",
 ) -> Program:
-    """The program of a layer of this config, called with states and without a mask."""
+    """The program of a call as one chunk: a layer of this config, states, no mask."""
     spec = devices.find(device)
     arguments, keywords = meta_layer(
         batch=batch,
@@ -46,6 +48,42 @@ def plan_config(
         input_norm=input_norm,
     )
     return plan_layer(*arguments, **keywords, variant=variant, device=device, geometry=geometry)
+
+
+@dataclass
+class Call:
+    """What a call runs: one program for each of its chunks. Bytes are read and written, each once
+    (weights once a pass); `minimum_bytes` is what any implementation moves."""
+
+    programs: list[Program]
+    minimum_bytes: int
+
+    @property
+    def dispatches(self) -> list[Dispatch]:
+        return [d for p in self.programs for d in p.dispatches]
+
+    @property
+    def bytes(self) -> int:
+        return sum(p.bytes for p in self.programs)
+
+
+def plan_call(
+    config: GDNConfig,
+    dtype: torch.dtype,
+    *,
+    device: str,
+    batch: int = 1,
+    tokens: int = 1,
+    **rest: Any,
+) -> Call:
+    """All chunks of a call; arguments as those of `plan_config`."""
+    whole = plan_config(config, dtype, device=device, batch=batch, tokens=tokens, **rest)
+    sizes = chunks(batch, tokens, device)
+    made = {
+        (b, t): plan_config(config, dtype, device=device, batch=b, tokens=t, **rest)
+        for b, t in set(sizes)
+    }
+    return Call([made[size] for size in sizes], whole.minimum_bytes)
 
 
 def choose(device_type: str) -> tuple[str, str]:
@@ -65,14 +103,16 @@ def run_explain(args: argparse.Namespace) -> int:
     spec = devices.find(args.device)
     dtype = getattr(torch, args.dtype)
     given = {"device": args.device, "batch": args.batch, "tokens": args.rows}
-    program = plan_config(config, dtype, variant=args.variant, geometry=args.geometry, **given)
+    call = plan_call(config, dtype, variant=args.variant, geometry=args.geometry, **given)
     note = " (shape unverified)" if args.shape in UNVERIFIED_SHAPES else ""
     print(
         f"{args.variant}, {args.shape}{note}, {args.dtype}, {args.batch} x {args.rows} rows, on "
         f"{args.device}: {spec.cores} cores, {spec.bandwidth:g} GB/s, Metal {spec.msl / 100:g}\n"
     )
-    print("\n".join(table(program, spec)))
-    print("\n".join(["", *totals(program, spec)]))
+    if len(call.programs) > 1:
+        print(f"{len(call.programs)} chunks of at most {spec.chunk_rows} rows, the first is shown")
+    print("\n".join(table(call.programs[0], spec)))
+    print("\n".join(["", *totals(call, spec)]))
     others = [v for v in SHADER_VARIANTS if v != args.variant]
     print("\n".join(["", *comparison(config, dtype, [args.variant, *others], given, spec)]))
     kind = "cuda" if spec.lanes == "nvidia" else "cpu" if spec.name == "host" else "mps"
@@ -136,19 +176,20 @@ def table(program: Program, spec: devices.DeviceSpec) -> list[str]:
     return out
 
 
-def totals(program: Program, spec: devices.DeviceSpec) -> list[str]:
+def totals(call: Call, spec: devices.DeviceSpec) -> list[str]:
     """Bytes against the least that any implementation moves."""
     roles: dict[str, int] = {}
-    for d in program.dispatches:
-        for role, n in program.bytes_by_role(d).items():
-            roles[role] = roles.get(role, 0) + n
+    for program in call.programs:
+        for d in program.dispatches:
+            for role, n in program.bytes_by_role(d).items():
+                roles[role] = roles.get(role, 0) + n
     rate = spec.bandwidth * 1e3
-    least = program.minimum_bytes
+    least = call.minimum_bytes
     parts = ", ".join(f"{role} {megabytes(n)}" for role, n in roles.items() if n)
     return [
-        f"{len(program.dispatches)} dispatches, {megabytes(program.bytes)} MB ({parts})",
+        f"{len(call.dispatches)} dispatches, {megabytes(call.bytes)} MB ({parts})",
         f"least possible: {megabytes(least)} MB, {least / rate:.1f} us; this plan: "
-        f"{program.bytes / least:.3f} x, {program.bytes / rate:.1f} us",
+        f"{call.bytes / least:.3f} x, {call.bytes / rate:.1f} us",
     ]
 
 
@@ -162,7 +203,7 @@ def comparison(
     """Each variant's bytes and boundaries, as a range of predicted times."""
     lines: list[tuple[str, ...]] = [("variant", "dispatches", "MB", "predicted us")]
     for variant in variants:
-        p = plan_config(config, dtype, variant=variant, **given)
+        p = plan_call(config, dtype, variant=variant, **given)
         time = sum(max(d.estimate_us, d.bytes / spec.bandwidth / 1e3) for d in p.dispatches)
         low, high = (time + len(p.dispatches) * cost for cost in BOUNDARY_US)
         lines.append(

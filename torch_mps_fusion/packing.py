@@ -29,7 +29,7 @@ LANE_MAPS = ("apple", "nvidia")
 FORMATS = {f"tiles16-{lanes}": lanes for lanes in LANE_MAPS}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # A temporary of pack() and unpack() holds at most this many elements, or one row of tiles.
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 
 
 def format_name(lanes: str) -> str:

@@ -157,8 +157,14 @@ def parse(listing: str) -> Program:
     return program
 
 
+def chunks(batch: int, tokens: int, device: str) -> list[tuple[int, int]]:
+    """Batch and tokens of each chunk that a call runs as: one, up to the device's `chunk_rows`."""
+    lines = torch.ops.mps_fusion._chunks(batch, tokens, device=device).splitlines()
+    return [(int(b), int(t)) for b, t in map(str.split, lines)]
+
+
 def plan_layer(*arguments: Any, **keywords: Any) -> Program:
-    """The program that `gdn_layer` would run: its arguments, and besides
+    """The program of a `gdn_layer` call as one chunk: its arguments, and besides
 
     device: a name of `device.names()`, changes behind it: "M1 Max;cores=24;row_threshold=8".
     geometry: launch geometry by hand: ";tile=nt1u4;groups=3;rule=r2s4;core=r4;block=8".

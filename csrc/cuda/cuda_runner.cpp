@@ -39,12 +39,16 @@ class CudaRunner final : public Runner {
     return {const_cast<void*>(tensor.storage().data()), offset, tensor.storage().nbytes() - offset};
   }
 
+  void make_ready(const plan::Program& program) override {
+    const int device = current_device_index();
+    const Current context(device);
+    check_all(program, device);
+  }
+
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
     const int device = current_device_index();
     const Current context(device);
-    for (const plan::Dispatch& dispatch : program.dispatches) {
-      check_dispatch(dispatch, kernels_.get(device, dispatch.kernel));
-    }
+    check_all(program, device);
     CudaEncoder encoder(kernels_, device, current_stream(device));
     encode(program, buffers, encoder);
   }
@@ -64,6 +68,12 @@ class CudaRunner final : public Runner {
   }
 
  private:
+  void check_all(const plan::Program& program, int device) {
+    for (const plan::Dispatch& dispatch : program.dispatches) {
+      if (!dispatch.product) check_dispatch(dispatch, kernels_.get(device, dispatch.kernel));
+    }
+  }
+
   Kernels kernels_;
 };
 

@@ -69,9 +69,11 @@ class HostRunner final : public Runner {
     return {const_cast<void*>(tensor.storage().data()), offset, tensor.storage().nbytes() - offset};
   }
 
+  void make_ready(const plan::Program& program) override { find_all(program, begin_session()); }
+
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
     const Session session = begin_session();
-    for (const plan::Dispatch& d : program.dispatches) find_kernel(d.kernel, session.checked);
+    find_all(program, session);
     HostEncoder encoder(session);
     encode(program, buffers, encoder);
   }
@@ -84,6 +86,13 @@ class HostRunner final : public Runner {
       return "";
     } catch (const std::exception& error) {
       return error.what();
+    }
+  }
+
+ private:
+  static void find_all(const plan::Program& program, const Session& session) {
+    for (const plan::Dispatch& d : program.dispatches) {
+      if (!d.product) find_kernel(d.kernel, session.checked);
     }
   }
 };

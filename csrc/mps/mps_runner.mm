@@ -46,14 +46,14 @@ class MpsRunner final : public Runner {
     return {tensor.storage().mutable_data(), offset, tensor.storage().nbytes() - offset};
   }
 
+  void make_ready(const plan::Program& program) override {
+    pipelines_of(program, at::mps::getCurrentMPSStream()->device());
+  }
+
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
     if (program.dispatches.empty()) return;
     at::mps::MPSStream* stream = at::mps::getCurrentMPSStream();
-    std::vector<id<MTLComputePipelineState>> made;
-    for (const plan::Dispatch& dispatch : program.dispatches) {
-      made.push_back(pipelines_.get(stream->device(), dispatch.kernel));
-      check(dispatch, made.back());
-    }
+    const auto made = pipelines_of(program, stream->device());
     const auto& pipelines = made;  // a block copies what is no reference
     at::mps::dispatch_sync_with_rethrow(stream->queue(), ^{
       in_pool([&] {
@@ -73,6 +73,10 @@ class MpsRunner final : public Runner {
     return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
   }
 
+  uint64_t working_set_bytes() const override {
+    return [at::mps::getCurrentMPSStream()->device() recommendedMaxWorkingSetSize];
+  }
+
   std::string prepare(const plan::Kernel& kernel) override {
     try {
       pipelines_.get(at::mps::getCurrentMPSStream()->device(), kernel);
@@ -85,6 +89,18 @@ class MpsRunner final : public Runner {
   }
 
  private:
+  // Those of the program's kernels, in order, each checked.
+  std::vector<id<MTLComputePipelineState>> pipelines_of(const plan::Program& program,
+                                                        id<MTLDevice> device) {
+    std::vector<id<MTLComputePipelineState>> made;
+    for (const plan::Dispatch& dispatch : program.dispatches) {
+      if (dispatch.product) continue;
+      made.push_back(pipelines_.get(device, dispatch.kernel));
+      check(dispatch, made.back());
+    }
+    return made;
+  }
+
   Pipelines pipelines_;
 };
 

@@ -51,14 +51,15 @@ class Builder {
     program_.dispatches.push_back(std::move(d));
     return *this;
   }
-  // aten's product of x (rows, k) and a packed weight (n, k).
-  void product(std::string stage, const View& w, const View& x, const View& residual, const View& y,
-               uint64_t multiply_adds) {
+  // aten's product of x (rows, k) and a packed weight (n, k), which is unpacked into `rows`.
+  void product(std::string stage, const View& w, const View& rows, const View& x,
+               const View& residual, const View& y, uint64_t multiply_adds) {
     kernel(std::move(stage), "aten", "linear");
     read(w, w.extent);
     read(x, x.extent);
     read(residual, residual.extent, residual.buffer >= 0);
     write(y, y.extent);
+    argument({rows.buffer, rows.offset, w.extent}, Access::write, w.extent, w.extent);
     Dispatch& d = last();
     d.product = true;
     d.estimate_us = estimate_us(device_, bytes_of(d), device_.cores,

@@ -97,9 +97,16 @@ DeviceSpec parse_device(std::string_view text) {
     } else if (key == "threadgroup_memory") {
       spec.threadgroup_memory =
           static_cast<uint32_t>(Settings::number("device: threadgroup_memory", value, 0, 1 << 24));
+    } else if (key == "chunk_rows") {
+      spec.chunk_rows =
+          static_cast<uint32_t>(Settings::number("device: chunk_rows", value, 1, 1 << 30));
+    } else if (key == "working_set_mb") {
+      spec.working_set_bytes =
+          Settings::number("device: working_set_mb", value, 0, 1 << 30) * 1'000'000;
     } else {
       throw Refusal("device", "'" + key + "'",
-                    "cores, bandwidth, msl, threadgroup_memory, row_threshold, dispatch_limit_us");
+                    "cores, bandwidth, msl, threadgroup_memory, row_threshold, dispatch_limit_us, "
+                    "chunk_rows, working_set_mb");
     }
   }
   return spec;

@@ -18,6 +18,8 @@ struct DeviceSpec {
   std::string lanes;            // lane map of packed weights
   uint32_t row_threshold = 32;  // more rows than this: the projections are aten products
   double dispatch_limit_us = 1000;
+  uint32_t chunk_rows = 2048;      // rows that run at once; longer calls run in chunks
+  uint64_t working_set_bytes = 0;  // what the device recommends; 0: unknown
 };
 
 const std::vector<DeviceSpec>& devices();

@@ -1,5 +1,6 @@
 #include "layer.h"
 
+#include "memory.h"
 #include "middle.h"
 #include "projection.h"
 
@@ -56,7 +57,9 @@ class LayerPlanner {
     x_ = buffers_.hidden;
     if (c_.input_norm && own_norm) add_row_norm();
     if (products) {
-      builder_.product("in_proj", in_proj_, x_, View{}, buffers_.y,
+      const uint64_t bytes = std::max(in_proj_.extent, out_proj_.extent);
+      weight_rows_ = {builder_.scratch("weight_rows", bytes), 0, bytes};
+      builder_.product("in_proj", in_proj_, weight_rows_, x_, View{}, buffers_.y,
                        c_.rows() * c_.hidden * c_.in_features());
     } else {
       add_in_proj(c_.input_norm && !own_norm);
@@ -162,7 +165,7 @@ class LayerPlanner {
     p.eps = c_.eps;
     p.only_conv_state = products;
     if (products) {
-      builder_.product("out_proj", out_proj_, buffers_.g, residual, output_,
+      builder_.product("out_proj", out_proj_, weight_rows_, buffers_.g, residual, output_,
                        c_.rows() * c_.value_dim() * c_.hidden);
     }
     add_projection(builder_, device_, geometry_, c_.io, p);
@@ -174,7 +177,7 @@ class LayerPlanner {
   const Cuts& cuts_;
   Builder builder_;
   Buffers buffers_;
-  View in_proj_, out_proj_, input_norm_, output_, x_;
+  View in_proj_, out_proj_, weight_rows_, input_norm_, output_, x_;
 };
 
 }  // namespace
@@ -182,6 +185,27 @@ class LayerPlanner {
 Program plan_layer(const LayerCall& call, const DeviceSpec& device, const Geometry& geometry,
                    const Cuts& cuts) {
   return LayerPlanner(call, device, geometry, cuts).plan();
+}
+
+std::vector<ChunkProgram> plan_chunks(const LayerCall& call, const DeviceSpec& device,
+                                      const Geometry& geometry, const Cuts& cuts) {
+  check_limits(call);
+  std::vector<ChunkProgram> made;
+  uint64_t scratch = 0;
+  for (const Chunk& chunk : chunks_of(call.batch, call.tokens, device.chunk_rows)) {
+    LayerCall part = call;
+    part.batch = chunk.batch;
+    part.tokens = chunk.tokens;
+    if (chunk.first > 0) {
+      part.conv_in = call.conv_out;
+      part.state_in = call.state_out;
+      part.in_place = true;
+    }
+    made.push_back({chunk, plan_layer(part, device, geometry, cuts)});
+    scratch = std::max(scratch, scratch_bytes(made.back().program));
+  }
+  check_memory(device, "hidden", tensor_bytes(call) + scratch);
+  return made;
 }
 
 Program plan_linear(const LinearCall& c, const DeviceSpec& device, const Geometry& geometry) {
@@ -198,7 +222,8 @@ Program plan_linear(const LinearCall& c, const DeviceSpec& device, const Geometr
   const View w = view("weight", packed_elements(c.n, c.k) * es, Role::weight, true);
   const View y = view("output", c.rows * c.n * es, Role::activation, false);
   if (c.rows > device.row_threshold) {
-    builder.product("linear", w, x, View{}, y, c.rows * c.k * c.n);
+    const View rows{builder.scratch("weight_rows", w.extent), 0, w.extent};
+    builder.product("linear", w, rows, x, View{}, y, c.rows * c.k * c.n);
   } else {
     const Projection p{.stage = "linear",
                        .rows = c.rows,
@@ -210,7 +235,9 @@ Program plan_linear(const LinearCall& c, const DeviceSpec& device, const Geometr
                        .y = y};
     add_projection(builder, device, geometry, c.io, p);
   }
-  return builder.take();
+  Program program = builder.take();
+  check_memory(device, "x", x.extent + w.extent + y.extent + scratch_bytes(program));
+  return program;
 }
 
 }  // namespace tmf::plan

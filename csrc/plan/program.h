@@ -58,8 +58,8 @@ struct Argument {
   uint64_t written = 0;
 };
 
-// A kernel launch; or, if `product`, aten's matrix product of the arguments 1 (X) and 0 (W, packed)
-// plus 2 (residual, if it is read) into 3: then there is no kernel and no grid.
+// A kernel launch; or, if `product`, aten's matrix product of the arguments 1 (X) and 0 (W, packed,
+// unpacked into 4) plus 2 (residual, if it is read) into 3: then there is no kernel and no grid.
 struct Dispatch {
   std::string stage;
   Kernel kernel;

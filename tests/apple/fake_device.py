@@ -245,7 +245,7 @@ class Device:
         self.ops.synchronize()
 
     def reset(self) -> None:
-        """After a fault: drops what is encoded and has not run, drains the pools that it left open."""
+        """After a fault: drops what is encoded and has not run, drains the pools left open."""
         self.ops.reset()
 
     def live(self, cls: str = "") -> int:
@@ -259,6 +259,10 @@ class Device:
     def fail_pipelines(self, count: int) -> None:
         """The next so many pipelines cannot be made."""
         self.library.fake_fail_pipelines(count)
+
+    def working_set(self, size: int) -> None:
+        """What the device recommends to have in memory, in bytes."""
+        self.library.fake_working_set(ctypes.c_uint64(size))
 
     def compile_time(self, milliseconds: int) -> None:
         """How long making a library takes beside metal_host's own time."""

@@ -12,6 +12,7 @@ PLAIN = {
     "const void*": "r^v",
     "const char*": "r*",
     "NS::UInteger": "Q",
+    "uint64_t": "Q",
     "NS::Integer": "q",
     "MTL::Size": "{?=QQQ}",
     "NS::Error**": "^@",

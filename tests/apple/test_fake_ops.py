@@ -9,6 +9,8 @@ from cases import Shape, make_hidden, make_layer, make_states, pack_layer
 from compare import run_layer, run_layer_in_place
 from test_shader_devices import moved, on
 
+from torch_mps_fusion.device import current
+
 
 @pytest.fixture
 def fresh(mps: fake_device.Device) -> fake_device.Device:
@@ -69,6 +71,40 @@ def test_a_pipeline_that_fails_leaves_the_states_as_they_were(fresh) -> None:
         assert torch.equal(state.cpu(), before)
     run_layer_in_place(layer, hidden, states, variant="core")
     assert not torch.equal(states[1].cpu(), given[1])
+
+
+def test_a_later_pipeline_that_fails_leaves_the_states_as_they_were(fresh) -> None:
+    """Above the row threshold: all pipelines are made before the first program is encoded."""
+    layer = moved(make_layer(Shape(), torch.float32, input_norm=True), "mps")
+    given = make_states(Shape(), 1, torch.float32)
+    states = on("mps", given)
+    hidden = make_hidden(Shape(), 1, 40, torch.float32).to("mps")
+    # these make every pipeline but that of the conv state, the last one
+    run_layer(layer, hidden[:, :2], on("mps", given), variant="core")
+    run_layer(layer, hidden, variant="core")
+    before = fresh.counters()["dispatches"]
+    fresh.fail_pipelines(1)
+    with pytest.raises(RuntimeError, match="the device says no"):
+        run_layer_in_place(layer, hidden, states, variant="core")
+    fresh.synchronize()
+    assert fresh.counters()["dispatches"] == before
+    for state, kept in zip(states, given, strict=True):
+        assert torch.equal(state.cpu(), kept)
+    run_layer_in_place(layer, hidden, states, variant="core")
+    assert not torch.equal(states[1].cpu(), given[1])
+
+
+def test_H5_more_than_the_working_set_is_refused(fresh) -> None:
+    layer = moved(make_layer(Shape(), torch.float32), "mps")
+    hidden = make_hidden(Shape(), 1, 40, torch.float32).to("mps")
+    assert current("mps").working_set == 48 << 30
+    fresh.working_set(100_000)
+    try:
+        with pytest.raises(ValueError, match=r"hidden: memory of the call: got 0.01 GB"):
+            run_layer(layer, hidden, variant="core")
+    finally:
+        fresh.working_set(48 << 30)
+    run_layer(layer, hidden, variant="core")
 
 
 def test_supports_says_what_runs(mps) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peak import peak_bytes
 
 from torch_mps_fusion import packing
 
@@ -224,11 +225,5 @@ def test_temporary_memory_is_bounded(monkeypatch):
     """Beyond the result, packing allocates a few chunks: well below a tenth of the weight."""
     weight = torch.zeros(4096, 2048, dtype=torch.bfloat16)
     monkeypatch.setattr(packing, "CHUNK", 1 << 16)
-    with torch.profiler.profile(profile_memory=True) as profile:
-        packing.pack(weight, "tiles16-apple", out=weight.view(-1))
-    peak = now = 0
-    for event in sorted(profile.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    assert 0 < peak < weight.numel() * weight.element_size() // 10
+    peak = peak_bytes(lambda: packing.pack(weight, "tiles16-apple", out=weight.view(-1)))
+    assert 0 < peak < weight.nbytes // 10

@@ -13,11 +13,15 @@
 namespace fake {
 namespace {
 std::atomic<int> failing_pipelines{0}, compile_milliseconds{0};
+std::atomic<uint64_t> working_set{uint64_t{48} << 30};
 }  // namespace
 
 // What a test sets.
 extern "C" __attribute__((visibility("default"))) void fake_fail_pipelines(int count) {
   failing_pipelines = count;
+}
+extern "C" __attribute__((visibility("default"))) void fake_working_set(uint64_t bytes) {
+  working_set = bytes;
 }
 extern "C" __attribute__((visibility("default"))) void fake_compile_time(int milliseconds) {
   compile_milliseconds = milliseconds;
@@ -174,6 +178,9 @@ using Values = std::map<uint32_t, std::pair<bool, uint32_t>>;  // by id: whether
 @implementation FakeDevice
 - (NSString*)name {
   return [NSString stringWithUTF8String:"Apple M1 Max"];
+}
+- (uint64_t)recommendedMaxWorkingSetSize {
+  return fake::working_set;
 }
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source
                                options:(MTLCompileOptions*)options

@@ -94,7 +94,7 @@ void end_encoder(at::mps::SyncType type) {
   });
 }
 void synchronize() { end_encoder(at::mps::SyncType::COMMIT_AND_WAIT); }
-// After a mutant: what is encoded is dropped, and the pools that an exception left open are drained.
+// After a mutant: what is encoded is dropped, and the pools that an exception left open drained.
 void reset() {
   end_encoder(at::mps::SyncType::NONE);
   close_pools(0);

@@ -67,6 +67,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 
 @protocol MTLDevice <NSObject>
 @property(readonly) NSString* name;
+@property(readonly) uint64_t recommendedMaxWorkingSetSize;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source
                                options:(MTLCompileOptions*)options
                                  error:(NSError**)error;

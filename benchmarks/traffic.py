@@ -1,0 +1,111 @@
+"""Bytes of a layer as metal_host counts them, by dispatch and buffer.
+
+A byte that is loaded twice is requested twice and counts once as distinct: what lies between are
+repeats, which a cache may serve. Both shader variants run one call on the CPU, states in place;
+nothing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import torch
+
+from torch_mps_fusion import host_kernels
+from torch_mps_fusion.explain import aligned, plan_call
+from torch_mps_fusion.metal_host import BufferCounters
+from torch_mps_fusion.models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig
+
+VARIANTS = ("packed", "core")
+# Old and new states share memory: each is counted on its own side.
+OLD, NEW = ("state_in", "conv_in", "conv_state"), ("state_out", "conv_out")
+ROLES = {
+    "packed weights": ("W",),
+    "small weights": ("weight", "conv_weight", "norm_weight", "A_log", "dt_bias"),
+    "states": OLD + NEW,
+    "arguments": ("args", "gdn"),
+}
+ALL_ROLES = (*ROLES, "activations")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One buffer of one dispatch, in bytes."""
+
+    family: str
+    buffer: str
+    requested: int
+    distinct: int
+    written: int
+
+    @property
+    def role(self) -> str:
+        return next((role for role, names in ROLES.items() if self.buffer in names), ALL_ROLES[-1])
+
+
+def count(config: GDNConfig, rows: int, variant: str) -> list[Line]:
+    """Every buffer that a call of `rows` tokens touches, in the order of the dispatches."""
+    layer = GatedDeltaNet.from_config(config, dtype=torch.bfloat16, with_input_norm=True)
+    x = torch.randn(1, rows, config.hidden_size, generator=torch.Generator().manual_seed(1))
+    with host_kernels.running(checked=True, count_only=True) as launches:
+        layer(x.bfloat16(), layer.new_state(1), variant=variant)
+    return [
+        line_of(launch.family, name, counters)
+        for launch in launches
+        for name, counters in (launch.result.buffers or {}).items()
+        if counters.read or counters.written
+    ]
+
+
+def line_of(family: str, buffer: str, c: BufferCounters) -> Line:
+    read, written = int(buffer not in NEW), int(buffer not in OLD)
+    return Line(family, buffer, read * c.read, read * c.read_distinct, written * c.written)
+
+
+def megabytes(*counts: int) -> tuple[str, ...]:
+    return tuple(f"{n / 1e6:.4f}" for n in counts)
+
+
+def report(config: GDNConfig, rows: int, variant: str) -> list[str]:
+    """The table of one variant, sums by role, and what is more than the least."""
+    lines = count(config, rows, variant)
+    table = [("dispatch", "buffer", "read MB", "distinct MB", "written MB")]
+    table += [
+        (x.family, x.buffer, *megabytes(x.requested, x.distinct, x.written))
+        for x in lines
+        if x.role != "arguments"
+    ]
+    for role in ALL_ROLES:
+        own = [x for x in lines if x.role == role]
+        sums = (sum(getattr(x, k) for x in own) for k in ("requested", "distinct", "written"))
+        table.append(("all", role, *megabytes(*sums)))
+    call = plan_call(config, torch.bfloat16, variant=variant, device="host", tokens=rows)
+    gates = 2 * config.num_v_heads
+    outputs = config.conv_dim + config.num_v_heads * config.head_v_dim + gates
+    padding = 2 * config.hidden_size * (-outputs % 16)
+    windows = sum(x.requested - x.distinct for x in lines if x.buffer in ("conv_in", "conv_state"))
+    moved = sum(x.distinct + x.written for x in lines if x.role != "arguments")
+    return [
+        f"{variant}, {rows} rows:",
+        *aligned(table),
+        "packed weights: padded rows {} MB; states: conv windows read again {} MB; sums over parts "
+        "of K never leave a threadgroup".format(*megabytes(padding, windows)),
+        "distinct read and written: {} MB; planned {}; least {}".format(
+            *megabytes(moved, call.bytes, call.minimum_bytes)
+        ),
+        "",
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", choices=sorted(KNOWN_SHAPES), default="0.8b")
+    parser.add_argument("--rows", type=int, default=1, help="tokens of the sequence")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.rows < 1:
+        raise ValueError(f"rows: got {options.rows}; accepted: at least 1")
+    for variant in VARIANTS:
+        print("\n".join(report(KNOWN_SHAPES[options.shape], options.rows, variant)))
+    return 0
