@@ -102,7 +102,9 @@ void unpack_weights(LayerArgs& a) {
   if (a.weight_format == "rows") return;
   const auto lanes = lanes_of(a.weight_format);
   const auto rows = [&](const Tensor& packed, int64_t n, int64_t k) {
-    return unpack(packed, lanes, packed.numel() / k, k).narrow(0, 0, n);
+    const Tensor all = at::empty({packed.numel() / k, k}, packed.options());
+    unpack(packed, lanes, all);
+    return all.narrow(0, 0, n);
   };
   const int64_t hidden = a.hidden.size(2);
   const int64_t columns = a.conv_dim() + a.value_dim() + 2 * a.num_v_heads;
