@@ -7,6 +7,7 @@
 #include "plan/check.h"
 #include "plan/cost.h"
 #include "plan/listing.h"
+#include "plan/persistent.h"
 #include "recorder.h"
 #include "runner.h"
 #include "shader_layer.h"
@@ -21,8 +22,9 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::LayerCall call = layer_call(args, conv, recurrent);
     const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
-    const plan::Program program = plan::plan_layer(
+    plan::Program program = plan::plan_layer(
         call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm));
+    plan::add_touches(program, call);
     return {plan::to_listing(program), record(program),
             static_cast<int64_t>(plan::minimum_bytes(call))};
   } catch (const plan::Refusal& r) {

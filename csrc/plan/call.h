@@ -62,7 +62,9 @@ struct LayerCall {
 };
 
 constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
-constexpr uint64_t kTile = 16;  // outputs of a packed tile, see torch_mps_fusion/packing.py
+constexpr uint64_t kTile = 16;     // outputs of a packed tile, see torch_mps_fusion/packing.py
+constexpr uint64_t kPassRows = 8;  // rows of one pass of a projection
+constexpr uint64_t kSegments = 8;  // of K, see shaders/include/rows.h
 constexpr uint64_t padded_rows(uint64_t n) { return ceil_div(n, kTile) * kTile; }
 constexpr uint64_t packed_elements(uint64_t n, uint64_t k) { return padded_rows(n) * k; }
 

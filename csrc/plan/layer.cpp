@@ -1,6 +1,7 @@
 #include "layer.h"
 
 #include "middle.h"
+#include "persistent.h"
 #include "projection.h"
 
 namespace tmf::plan {
@@ -49,6 +50,7 @@ class LayerPlanner {
 
   Program plan() {
     check_limits(c_);
+    if (persistent(cuts_)) return plan_persistent();
     // Above the threshold the projections are aten's, and the norm has nothing to be joined to.
     const bool products = c_.rows() > device_.row_threshold;
     make_buffers();
@@ -67,13 +69,50 @@ class LayerPlanner {
   }
 
  private:
+  Program plan_persistent() {
+    if (c_.rows() > device_.row_threshold) {
+      throw Refusal("hidden: batch * tokens", std::to_string(c_.rows()),
+                    "at most " + std::to_string(device_.row_threshold) +
+                        " for a persistent variant (packed and core take more)");
+    }
+    make_buffers();
+    const bool own_norm = cuts_.front().size() == 1;
+    x_ = buffers_.hidden;
+    if (c_.input_norm && own_norm) add_row_norm();
+    const View norm = c_.input_norm && !own_norm ? input_norm_ : View{};
+    const bool in_proj = cuts_.back().size() > 5;
+    if (!in_proj) add_in_proj(norm.buffer >= 0);
+    constexpr uint64_t kControl = kControlWords * 4;
+    const View control{builder_.buffer("control", kControl, Role::control, true), 0, kControl};
+    Persistent p{.in_proj = in_proj,
+                 .w_in = in_proj_,
+                 .x = x_,
+                 .norm = in_proj ? norm : View{},
+                 .w_out = out_proj_,
+                 .residual = c_.input_norm ? buffers_.hidden : View{},
+                 .output = output_,
+                 .buffers = buffers_,
+                 .control = control};
+    if (!c_.in_place) {
+      add_persistent(builder_, c_, device_, geometry_, p);
+      return builder_.take();
+    }
+    const LayerCall call = with_new_states(c_);
+    p.buffers.conv_out = scratch("conv_new", conv_span(call, call.conv_out, c_.batch));
+    p.buffers.state_out = scratch("state_new", state_span(call, call.state_out, c_.batch));
+    add_persistent(builder_, call, device_, geometry_, p);
+    add_commit(builder_, c_, control, p.buffers.conv_out, p.buffers.state_out, buffers_);
+    return builder_.take();
+  }
+
+  View scratch(const char* name, uint64_t bytes) {
+    return {builder_.scratch(name, bytes), 0, bytes};
+  }
+
   void make_buffers() {
     const uint64_t es = size_of(c_.io), rows = c_.rows();
     const auto given = [&](const char* name, uint64_t bytes, Role role) {
       return View{builder_.buffer(name, bytes, role, true), 0, bytes};
-    };
-    const auto scratch = [&](const char* name, uint64_t bytes) {
-      return View{builder_.scratch(name, bytes), 0, bytes};
     };
     Buffers& b = buffers_;
     b.hidden = given("hidden", rows * c_.hidden * es, Role::activation);

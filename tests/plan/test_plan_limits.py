@@ -159,7 +159,7 @@ REFUSED = [
     ({"geometry": ";core=r1"}, "geometry: core"),
     ({"geometry": ";what=1"}, "geometry: got 'what'"),
     ({"geometry": ";tile"}, "setting: got 'tile'"),
-    ({"variant": "mega"}, "variant: got 'mega'"),
+    ({"variant": "stock"}, "variant: got 'stock'"),
     ({"batch": 2**20, "tokens": 2**12}, r"hidden: batch \* tokens: got 4294967296"),
     ({"batch": 2**19, "tokens": 1}, r"batch \* convolution channels|stride"),
 ]
