@@ -173,8 +173,10 @@ void TaskOrder::report_cycle(const std::vector<bool>& done, Findings& findings) 
 
 void TaskOrder::close(const std::vector<uint32_t>& tasks) {
   complete_.assign(program_.counters, Set((program_.records.size() + 63) / 64));
+  before_.resize(tasks.size());
   for (uint32_t task : tasks) {
-    const Set& set = before(task);
+    before_[task] = behind_waits(task);
+    const Set& set = *before_[task];
     const TaskRecord& r = program_.records[task];
     for (uint32_t i = 0; i < r.signals; ++i) {
       const TaskEdge& e = program_.edges[r.first_signal + i];
@@ -187,10 +189,10 @@ void TaskOrder::close(const std::vector<uint32_t>& tasks) {
 }
 
 // Complete once all tasks that signal what `task` waits for were closed.
-const TaskOrder::Set& TaskOrder::before(uint32_t task) {
+const TaskOrder::Set* TaskOrder::behind_waits(uint32_t task) {
   const TaskRecord& r = program_.records[task];
-  const auto [at, fresh] = before_.try_emplace({r.first_wait, r.waits});
-  if (!fresh) return at->second;
+  const auto [at, fresh] = sets_.try_emplace({r.first_wait, r.waits});
+  if (!fresh) return &at->second;
   Set& set = at->second;
   set.resize((program_.records.size() + 63) / 64);
   for (uint32_t i = 0; i < r.waits; ++i) {
@@ -198,13 +200,12 @@ const TaskOrder::Set& TaskOrder::before(uint32_t task) {
     if (!orders(e)) continue;
     for (size_t word = 0; word < set.size(); ++word) set[word] |= complete_[e.counter][word];
   }
-  return set;
+  return &set;
 }
 
 bool TaskOrder::over(uint32_t task, uint32_t reader, int32_t wait_index) const {
-  const TaskRecord& r = program_.records[reader];
   const auto in = [&](const Set& set) { return (set[task / 64] >> (task % 64) & 1) != 0; };
-  if (wait_index < 0) return in(before_.at({r.first_wait, r.waits}));
+  if (wait_index < 0) return in(*before_[reader]);
   const TaskEdge& e = wait(reader, static_cast<uint32_t>(wait_index));
   return orders(e) && in(complete_[e.counter]);
 }

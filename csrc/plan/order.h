@@ -43,7 +43,7 @@ class TaskOrder {
   std::vector<uint32_t> in_some_order(Findings& findings) const;
   void report_cycle(const std::vector<bool>& done, Findings& findings) const;
   void close(const std::vector<uint32_t>& tasks);
-  const Set& before(uint32_t task);
+  const Set* behind_waits(uint32_t task);
   bool orders(const TaskEdge& wait) const { return wait.count != 0 && wait.count == total(wait); }
   uint64_t total(const TaskEdge& edge) const { return totals_[edge.counter]; }
   const TaskEdge& wait(uint32_t task, uint32_t i) const {
@@ -55,7 +55,8 @@ class TaskOrder {
   std::vector<uint64_t> totals_;                  // by counter: what one launch adds
   std::vector<std::vector<uint32_t>> signalers_;  // by counter: tasks that add something
   std::vector<Set> complete_;                     // by counter: tasks that are over at its total
-  std::map<Waits, Set> before_;                   // by edges: tasks that are over behind all
+  std::map<Waits, Set> sets_;                     // by the edges of a record's waits
+  std::vector<const Set*> before_;                // by task: those that are over behind its waits
 };
 
 }  // namespace tmf::plan

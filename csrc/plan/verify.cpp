@@ -1,6 +1,7 @@
 #include "verify.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "order.h"
 
@@ -14,13 +15,12 @@ struct Run {
   int32_t wait;  // as Touch has it
 };
 
-// What tasks do with one buffer, each list by address.
+// What tasks do with one buffer.
 struct Use {
-  std::vector<Run> reads, writes;
+  std::vector<Run> reads;
+  std::vector<Run> writes;  // by address
   bool made = false;  // the dispatch writes it
 };
-
-bool by_address(const Run& a, const Run& b) { return a.begin < b.begin; }
 
 // Calls do(run, begin, end) for each of `runs`, by address and disjoint, that has bytes of
 // [begin, end).
@@ -47,10 +47,14 @@ class Memory {
     for (const Argument& a : d_.arguments) {
       if (a.buffer >= 0 && writes(a.access)) use(a.buffer).made = true;
     }
-    for (const Touch& t : d_.tasks->touches) add(t);
+    std::vector<Touch> sound;
+    for (const Touch& t : d_.tasks->touches) {
+      if (check(t)) join(sound, t);
+    }
+    for (const Touch& t : sound) add(t);
     for (size_t b = 0; b < uses_.size(); ++b) {
-      std::sort(uses_[b].writes.begin(), uses_[b].writes.end(), by_address);
-      std::sort(uses_[b].reads.begin(), uses_[b].reads.end(), by_address);
+      std::sort(uses_[b].writes.begin(), uses_[b].writes.end(),
+                [](const Run& x, const Run& y) { return x.begin < y.begin; });
       one_writer(b);
       if (uses_[b].made) reads_behind_writes(b);
     }
@@ -75,18 +79,18 @@ class Memory {
     return order_.over(first.task, then.task, then.wait);
   }
 
-  void add(const Touch& t) {
+  bool check(const Touch& t) {
     if (t.task >= d_.tasks->records.size() || t.buffer < 0 ||
         static_cast<size_t>(t.buffer) >= uses_.size()) {
       findings_.add("touch", "of task " + std::to_string(t.task) + " and buffer " +
                                  std::to_string(t.buffer) + ", which do not exist");
-      return;
+      return false;
     }
     const std::string& buffer = p_.buffers[t.buffer].name;
     const std::string who = named(*d_.tasks, t.task);
     if (t.wait >= 0 && static_cast<uint32_t>(t.wait) >= d_.tasks->records[t.task].waits) {
       findings_.add("touch", who + " has no wait " + std::to_string(t.wait));
-      return;
+      return false;
     }
     const uint64_t size = p_.buffers[t.buffer].bytes;
     // In this order nothing overflows: every product that is formed is below `size`.
@@ -99,13 +103,33 @@ class Memory {
                                   std::to_string(t.bytes) + " bytes, " + std::to_string(t.pitch) +
                                   " apart from byte " + std::to_string(t.offset) + " on, of " +
                                   buffer + ", which has " + std::to_string(size));
-      return;
+      return false;
     }
     if (!bound(t)) {
       findings_.add("bounds", who + (t.write ? " writes " : " reads ") +
                                   bytes(t.offset, last(t), t.buffer) +
                                   ", which the dispatch does not bind for it");
     }
+    return true;
+  }
+
+  // Adds a touch that was checked, to the one before it if both are one run.
+  static void join(std::vector<Touch>& touches, const Touch& t) {
+    if (!touches.empty()) {
+      Touch& before = touches.back();
+      const bool alike = before.task == t.task && before.buffer == t.buffer &&
+                         before.write == t.write && before.wait == t.wait &&
+                         before.rows == t.rows && before.pitch == t.pitch;
+      if (alike && before.offset + before.bytes == t.offset) {
+        before.bytes += t.bytes;
+        return;
+      }
+    }
+    touches.push_back(t);
+  }
+
+  void add(Touch t) {
+    if (t.pitch == t.bytes) t.bytes *= std::exchange(t.rows, 1);
     std::vector<Run>& runs = t.write ? use(t.buffer).writes : use(t.buffer).reads;
     for (uint64_t row = 0; row < t.rows; ++row) {
       const uint64_t begin = t.offset + row * t.pitch;
@@ -169,8 +193,7 @@ class Memory {
   void shared(size_t a, size_t b) {
     for (const Run& w : uses_[b].writes) {
       for (const Run& r : uses_[a].reads) {
-        if (r.begin >= w.end) break;
-        if (r.end <= w.begin || over(r, w)) continue;
+        if (r.end <= w.begin || w.end <= r.begin || over(r, w)) continue;
         const uint64_t from = std::max(r.begin, w.begin), to = std::min(r.end, w.end);
         if (!over(w, r) || !uses_[a].made) {
           conflict(w, b, r, " reads ", from, to, a);
