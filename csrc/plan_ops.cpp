@@ -8,6 +8,7 @@
 #include "plan/cost.h"
 #include "plan/listing.h"
 #include "plan/persistent.h"
+#include "plan/task_times.h"
 #include "recorder.h"
 #include "runner.h"
 #include "shader_layer.h"
@@ -25,6 +26,7 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     plan::Program program = plan::plan_layer(
         call, spec, chosen, plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm));
     plan::add_touches(program, call);
+    plan::add_task_times(program, call, spec);
     return {plan::to_listing(program), record(program),
             static_cast<int64_t>(plan::minimum_bytes(call))};
   } catch (const plan::Refusal& r) {

@@ -6,12 +6,14 @@ Every time printed here is arithmetic on published figures; nothing was measured
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 
 from . import device as devices
 from .models.config import KNOWN_SHAPES, UNVERIFIED_SHAPES, GDNConfig
 from .plan import Program, meta_layer, plan_layer
+from .timeline import busy_line, draw, spans, stage_table, text_picture
 
 SHADER_VARIANTS = ("packed", "core")
 # Cost of a dispatch boundary in microseconds, lowest and highest of the published measurements on
@@ -71,6 +73,9 @@ def run_explain(args: argparse.Namespace) -> int:
         f"{args.variant}, {args.shape}{note}, {args.dtype}, {args.batch} x {args.rows} rows, on "
         f"{args.device}: {spec.cores} cores, {spec.bandwidth:g} GB/s, Metal {spec.msl / 100:g}\n"
     )
+    if args.program is not None:
+        print("\n".join(program_lines(program, args)))
+        return 0
     print("\n".join(table(program, spec)))
     print("\n".join(["", *totals(program, spec)]))
     others = [v for v in SHADER_VARIANTS if v != args.variant]
@@ -83,6 +88,28 @@ def run_explain(args: argparse.Namespace) -> int:
         "time of\nstatically counted instructions (csrc/plan/cost.h). Derived, not measured."
     )
     return 0
+
+
+def program_lines(program: Program, args: argparse.Namespace) -> list[str]:
+    """The tasks of the persistent dispatch over its workers; writes the picture that is asked for."""
+    tasks = next((d.tasks for d in program.dispatches if d.tasks), None)
+    if tasks is None:
+        raise ValueError(f"--program: got variant {args.variant}; accepted: hybrid, mega")
+    found = spans(tasks)
+    lines = [*aligned(stage_table(tasks, found)), "", busy_line(tasks, found)]
+    if args.program != Path():
+        where = f"{args.variant}, {args.shape}, {args.batch} x {args.rows} rows, {args.dtype}"
+        title = f"{where}\nestimate from nominal figures of {args.device}; nothing was measured"
+        draw(tasks, found, title, args.program)
+        return [*lines, f"{args.program}: written"]
+    return [
+        *lines,
+        "",
+        *text_picture(tasks, found),
+        "",
+        "Letters: the stage that a worker is in; a dot waits. Times: each worker has an equal share "
+        "of the\nnominal bandwidth and of its core (csrc/plan/task_times.h). Derived, not measured.",
+    ]
 
 
 def megabytes(n: int) -> str:

@@ -74,13 +74,15 @@ class Touch:
 
 @dataclass
 class Tasks:
-    """The program of a persistent dispatch, in ticket order."""
+    """The program of a persistent dispatch, in ticket order. `times_us`: of each task, by estimate
+    (csrc/plan/task_times.h)."""
 
     counters: int
     workers: int
     records: list[Task] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     touches: list[Touch] = field(default_factory=list)
+    times_us: list[float] = field(default_factory=list)
 
     def waits(self, task: Task) -> list[tuple[int, int]]:
         """(counter, count) of each wait; a count of 0 is none."""
@@ -105,6 +107,7 @@ class Tasks:
                 f"{t.bytes}"
                 for t in self.touches
             ]
+            + [f"time {us:g}" for us in self.times_us]
         )
 
 
@@ -231,6 +234,8 @@ def parse(listing: str) -> Program:
         elif kind == "touch":
             task, buffer, access, *rest = words
             tasks.touches.append(Touch(int(task), int(buffer), access, *map(int, rest)))
+        elif kind == "time":
+            tasks.times_us.append(float(words[0]))
         else:
             raise ValueError(f"listing: {line!r} is no line of a program")
     return program

@@ -32,6 +32,7 @@ void write_tasks(std::ostream& out, const TaskProgram& tasks) {
     out << "touch " << t.task << ' ' << t.buffer << ' ' << (t.write ? "write" : "read") << ' '
         << t.wait << ' ' << t.offset << ' ' << t.rows << ' ' << t.pitch << ' ' << t.bytes << '\n';
   }
+  for (double us : tasks.times_us) out << "time " << us << '\n';
 }
 
 // Whether the line is one of a task program; then it is added to `tasks`.
@@ -50,6 +51,10 @@ bool read_task_line(const std::string& kind, std::istream& in, TaskProgram& task
     in >> t.task >> t.buffer >> access >> t.wait >> t.offset >> t.rows >> t.pitch >> t.bytes;
     t.write = index_in(kAccesses, access) == static_cast<uint8_t>(Access::write);
     tasks.touches.push_back(t);
+  } else if (kind == "time") {
+    double us = 0;
+    in >> us;
+    tasks.times_us.push_back(us);
   } else {
     return false;
   }

@@ -8,6 +8,7 @@
 //   task STAGE TILE PART FIRST_WAIT WAITS FIRST_SIGNAL SIGNALS           in ticket order, tasks.h
 //   edge COUNTER COUNT
 //   touch TASK BUFFER read|write WAIT OFFSET ROWS PITCH BYTES
+//   time US                                                      of each task, by estimate
 #pragma once
 
 #include <string>

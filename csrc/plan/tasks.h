@@ -25,7 +25,9 @@ struct TaskProgram {
   std::vector<TaskEdge> edges;  // waits and signals; records may share them
   uint32_t counters = 0;
   uint32_t workers = 0;
-  std::vector<Touch> touches;  // for whoever checks or draws the program; else empty
+  // For whoever checks or draws the program; else empty.
+  std::vector<Touch> touches;
+  std::vector<double> times_us;  // by ticket, see task_times.h
 
   uint64_t record_bytes() const { return records.size() * sizeof(TaskRecord); }
   uint64_t edge_bytes() const { return edges.size() * sizeof(TaskEdge); }

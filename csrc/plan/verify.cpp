@@ -1,6 +1,7 @@
 #include "verify.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "order.h"
@@ -251,9 +252,17 @@ class Memory {
   std::vector<Use> uses_;  // by buffer
 };
 
-// The grid is the workers, and a thread publishes each signal.
+// The grid is the workers, the kernel takes all records, and a thread publishes each signal.
 void check_launch(const Dispatch& d, Findings& findings) {
   const TaskProgram& tasks = *d.tasks;
+  TaskArgs args{};
+  if (!d.arguments.empty() && d.arguments.back().bytes.size() == sizeof args) {
+    std::memcpy(&args, d.arguments.back().bytes.data(), sizeof args);
+  }
+  if (args.tasks != tasks.records.size()) {
+    findings.add("records", std::to_string(tasks.records.size()) + " in the table, the kernel takes " +
+                                std::to_string(args.tasks));
+  }
   const uint64_t workers = uint64_t{d.grid[0]} * d.grid[1] * d.grid[2];
   if (workers == 0 || workers != tasks.workers) {
     findings.add("workers", std::to_string(tasks.workers) + " in a grid of " +
