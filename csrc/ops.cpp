@@ -48,11 +48,16 @@ Tensor new_recurrent_state(const LayerArgs& args) {
 
 Tensor run(const char* op, const LayerArgs& args, const StatePair& conv,
            const StatePair& recurrent) {
-  const Capability capability{
-      args.hidden.device().type(), args.hidden.scalar_type(), args.head_k_dim,    args.head_v_dim,
-      args.conv_weight.size(1),    args.weight_format,        args.hidden.size(2)};
+  const Capability capability{args.hidden.device().type(),
+                              args.hidden.scalar_type(),
+                              args.head_k_dim,
+                              args.head_v_dim,
+                              args.conv_weight.size(1),
+                              args.weight_format,
+                              args.hidden.size(2),
+                              args.hidden.size(0) * args.hidden.size(1)};
   const Variant variant = resolve(op, args.variant, capability);
-  if (variant == Variant::packed || variant == Variant::core) {
+  if (runs_shaders(variant)) {
     return run_shader_layer(op, args, variant, conv, recurrent);
   }
   return run_layer(args, stages_of(variant), conv, recurrent);
@@ -277,7 +282,7 @@ std::string supports(Text device_type, at::ScalarType dtype, Text variant, int64
   if (hidden_size < 0) return text("hidden_size is ", hidden_size, "; it must not be negative");
   return why_unsupported(parse_variant(op, variant),
                          {device.type(), dtype, head_k_dim, head_v_dim, conv_width,
-                          std::string(weight_format), hidden_size});
+                          std::string(weight_format), hidden_size, rows});
 }
 
 // --------------------------------------------------------------------------------------- plans

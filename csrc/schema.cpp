@@ -16,6 +16,8 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("_prepare_kernel(str device, str family, str kernel) -> str");
   m.def("_plan_layer(Tensor hidden, Tensor[] in_proj, Tensor conv_weight, Tensor A_log, Tensor dt_bias, Tensor norm_weight, Tensor[] out_proj, Tensor? input_norm_weight=None, Tensor? conv_state=None, Tensor? recurrent_state=None, Tensor? mask=None, *, int num_k_heads, int num_v_heads, int head_k_dim, int head_v_dim, str head_map, str weight_format=\"rows\", float eps=1e-6, str variant=\"auto\", str device, str geometry=\"\", bool in_place=False, bool own_norm=False) -> (str listing, str calls, int minimum_bytes)");
   m.def("_plan_linear(int rows, int in_features, int out_features, ScalarType dtype, *, str device, str geometry=\"\") -> (str listing, str calls)");
+  m.def("_task_blocks(str device_type) -> Tensor[]");
+  m.def("_check_launches(str device_type) -> ()");
   m.def("_check_program(str listing) -> str");
   m.def("_override_geometry(str geometry) -> str");
   m.def("_devices() -> str");

@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "packed_weight.h"
 #include "runner.h"
+#include "task_blocks.h"
 
 namespace tmf {
 namespace {
@@ -153,6 +154,32 @@ void empty_call(const StatePair& state) {
   }
 }
 
+// Of the program's persistent dispatch; null if it has none.
+const plan::TaskProgram* tasks_of(const plan::Program& program) {
+  for (const plan::Dispatch& d : program.dispatches) {
+    if (d.tasks) return d.tasks.get();
+  }
+  return nullptr;
+}
+
+// On the CPU a call is done when it returns, so that it raises itself; the next one starts afresh.
+template <typename Execute>
+void run_persistent(const char* op, Variant variant, const TaskBlocks& blocks,
+                    const Tensor& control, const Execute& execute) {
+  if (!control.is_cpu()) return execute();
+  try {
+    execute();
+  } catch (...) {
+    clear(blocks, control);
+    throw;
+  }
+  const std::string found = failure(blocks, control);
+  if (found.empty()) return;
+  clear(blocks, control);
+  TORCH_CHECK(false, "mps_fusion::", op, ": variant '", name_of(variant), "' failed, ", found,
+              "; the states are as they were");
+}
+
 std::mutex geometry_lock;
 std::string geometry_text;
 
@@ -227,7 +254,7 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
 
   const Tensor hidden = plain(a.hidden);
   const Tensor output = at::empty(hidden.sizes(), hidden.options());
-  const std::map<std::string, Tensor> named{
+  std::map<std::string, Tensor> named{
       {"hidden", hidden},
       {"in_proj", a.in_proj[0]},
       {"out_proj", a.out_proj[0]},
@@ -243,8 +270,20 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"state_out", state.out},
       {"output", output},
   };
-  Execution(program, named, hidden.device(), hidden.scalar_type(), device.lanes)
-      .run(hidden.size(0) * hidden.size(1));
+  const auto execute = [&] {
+    Execution(program, named, hidden.device(), hidden.scalar_type(), device.lanes)
+        .run(hidden.size(0) * hidden.size(1));
+  };
+  const plan::TaskProgram* const tasks = tasks_of(program);
+  if (tasks == nullptr) {
+    execute();
+  } else {
+    const auto lock = lock_blocks(hidden.device().type());
+    const TaskBlocks& blocks = task_blocks(*tasks, hidden.device());
+    named.insert(
+        {{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", blocks.control}});
+    run_persistent(op, variant, blocks, blocks.control, execute);
+  }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);
   }

@@ -84,12 +84,11 @@ uint32_t tile_number(const std::string& name, char letter) {
   return at == std::string::npos ? 0 : static_cast<uint32_t>(std::stoul(name.substr(at + 1)));
 }
 
-uint32_t worker_count(const Geometry& g, const DeviceSpec& device, uint64_t tasks) {
+uint32_t worker_count(const Geometry& g, const DeviceSpec& device) {
   // SIMD groups that a core holds whatever their registers; a worker has eight.
   constexpr uint32_t kResident = 12, kWorkerSimds = 8;
-  const uint64_t wanted =
-      g.workers != 0 ? g.workers : std::max(1u, device.cores * kResident / kWorkerSimds);
-  return static_cast<uint32_t>(std::min(wanted, tasks));
+  if (g.workers != 0) return g.workers;
+  return std::max(1u, device.cores * kResident / kWorkerSimds);
 }
 
 uint32_t projection_groups(const Geometry& g, const DeviceSpec& device, uint64_t tiles, bool norm) {

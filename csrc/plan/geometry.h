@@ -19,7 +19,7 @@ struct Geometry {
   uint64_t block = 0;             // tokens of a dispatch between the projections; 0: by estimate
   std::string worker = "nt1u2p";  // tile of the projections in a persistent dispatch
   uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
-  uint32_t spins = 100000;        // polls after which one of its waits gives up
+  uint32_t spins = 50000;         // polls after which one of its waits gives up
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);
@@ -36,7 +36,7 @@ uint32_t tile_number(const std::string& name, char letter);
 uint32_t projection_groups(const Geometry& geometry, const DeviceSpec& device, uint64_t tiles,
                            bool norm);
 
-// Workers of a persistent dispatch of so many tasks.
-uint32_t worker_count(const Geometry& geometry, const DeviceSpec& device, uint64_t tasks);
+// Workers of a persistent dispatch, if it has so many tasks.
+uint32_t worker_count(const Geometry& geometry, const DeviceSpec& device);
 
 }  // namespace tmf::plan

@@ -70,11 +70,7 @@ class LayerPlanner {
 
  private:
   Program plan_persistent() {
-    if (c_.rows() > device_.row_threshold) {
-      throw Refusal("hidden: batch * tokens", std::to_string(c_.rows()),
-                    "at most " + std::to_string(device_.row_threshold) +
-                        " for a persistent variant (packed and core take more)");
-    }
+    fits("hidden: batch * tokens, for a persistent variant", c_.rows(), most_rows(device_));
     make_buffers();
     const bool own_norm = cuts_.front().size() == 1;
     x_ = buffers_.hidden;

@@ -28,7 +28,7 @@ ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint6
 uint64_t worker_memory(const LayerCall& c, uint32_t nt) {
   const uint64_t head = 64 * (c.head_k_dim + c.head_v_dim) + 4 * c.head_v_dim + 128;
   const uint64_t projection = kSegments * 8 * (16 * nt + 4 + 1) * 4;
-  return head + projection + 4 * c.rows() + 64;
+  return head + projection + 4 * kSegments * 8 * 4 + 16;
 }
 
 // Core cycles of all tasks together.
@@ -47,16 +47,15 @@ double all_cycles(const LayerCall& c, const Persistent& p, uint32_t nt) {
 
 void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& device,
                     const Geometry& geometry, const Persistent& p) {
-  if (device.msl < 320) {
+  if (device.msl < kPersistentLevel) {
     throw Refusal("device: msl", std::to_string(device.msl),
                   "320 (macOS 15) or later for a persistent kernel");
   }
   const Buffers& b = p.buffers;
   const uint64_t es = size_of(c.io), rows = c.rows(), passes = ceil_div(rows, kPassRows);
   const uint32_t nt = tile_number(geometry.worker, 't');
-  TaskProgram tasks = task_program(c, nt, 1, p.in_proj);
-  const uint32_t workers = worker_count(geometry, device, tasks.records.size());
-  if (workers != 1) tasks = task_program(c, nt, workers, p.in_proj);
+  TaskProgram tasks = task_program(c, nt, worker_count(geometry, device), p.in_proj);
+  const uint32_t workers = tasks.workers;
   const auto table = [&](const char* name, uint64_t bytes) {
     return View{builder.buffer(name, bytes, Role::control, true), 0, bytes};
   };

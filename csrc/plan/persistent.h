@@ -16,6 +16,13 @@ struct Persistent {
 void add_persistent(Builder& builder, const LayerCall& call, const DeviceSpec& device,
                     const Geometry& geometry, const Persistent& persistent);
 
+constexpr uint32_t kPersistentLevel = 320;  // Metal 3.2
+
+// Rows of a persistent dispatch at most: the device's threshold, and what the shader keeps.
+inline uint64_t most_rows(const DeviceSpec& device) {
+  return std::min<uint64_t>(device.row_threshold, 32);
+}
+
 // Copies states that are contiguous to conv_out and state_out of `to`, laid out as `call` says,
 // unless the dispatch before failed. `control`: its control block.
 void add_commit(Builder& builder, const LayerCall& call, const View& control, const View& conv,

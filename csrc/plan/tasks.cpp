@@ -23,6 +23,7 @@ class Tasks {
     }
     conv_state();
     outputs();
+    program_.workers = std::min(program_.workers, u32(program_.records.size()));
     return std::move(program_);
   }
 

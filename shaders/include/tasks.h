@@ -68,9 +68,11 @@ enum ControlWord {
   kControlCounter = 2,
   kControlExpected = 3,
   kControlSeen = 4,
-  kControlSlot = 5,    // 0 or 1: the slot that holds the committed states
-  kControlCancel = 6,  // not 0: the launch has to give up
-  kControlWords = 8,
+  kControlSlot = 5,     // 0 or 1: the slot that holds the committed states
+  kControlCancel = 6,   // not 0: the launch has to give up
+  kControlClaimed = 7,  // not 0: somebody writes the record
+  kControlDone = 8,     // 1: the last launch ended well; each worker that starts withdraws it
+  kControlWords = 16,
 };
 
 enum TaskStatus {
