@@ -69,8 +69,8 @@ def parser() -> argparse.ArgumentParser:
         const=Path(),
         type=Path,
         metavar="FILE",
-        help="the tasks of hybrid or mega over their workers, by estimate: as text, or as a picture "
-        "if FILE (.svg, .png) is named",
+        help="the tasks of hybrid or mega over their workers, by estimate: as text, or as a "
+        "picture if FILE (.svg, .png) is named",
     )
 
     ptx = commands.add_parser(

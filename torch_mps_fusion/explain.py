@@ -91,7 +91,7 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def program_lines(program: Program, args: argparse.Namespace) -> list[str]:
-    """The tasks of the persistent dispatch over its workers; writes the picture that is asked for."""
+    """The tasks of the persistent dispatch over its workers, in text or in the file asked for."""
     tasks = next((d.tasks for d in program.dispatches if d.tasks), None)
     if tasks is None:
         raise ValueError(f"--program: got variant {args.variant}; accepted: hybrid, mega")
@@ -107,8 +107,9 @@ def program_lines(program: Program, args: argparse.Namespace) -> list[str]:
         "",
         *text_picture(tasks, found),
         "",
-        "Letters: the stage that a worker is in; a dot waits. Times: each worker has an equal share "
-        "of the\nnominal bandwidth and of its core (csrc/plan/task_times.h). Derived, not measured.",
+        "Letters: the stage that a worker is in; a dot waits. Times: each worker has an equal "
+        "share of the\nnominal bandwidth and of its core (csrc/plan/task_times.h). Derived, not "
+        "measured.",
     ]
 
 

@@ -48,7 +48,7 @@ def spans(tasks: Tasks) -> list[Span]:
 
 
 def stage_table(tasks: Tasks, found: list[Span]) -> list[tuple[str, ...]]:
-    """A line a stage: tasks, their time, when the first begins and the last ends, what was waited."""
+    """A line a stage: tasks, the time of one, when they begin and end, what they waited."""
     lines: list[tuple[str, ...]] = [
         ("stage", "letter", "tasks", "us each", "first begins", "last ends", "waited us")
     ]
@@ -74,7 +74,8 @@ def stage_table(tasks: Tasks, found: list[Span]) -> list[tuple[str, ...]]:
 def busy_line(tasks: Tasks, found: list[Span]) -> str:
     """How much of the workers' time is work, in words."""
     end = max(s.end for s in found)
-    work, waits = (sum(x) for x in zip(*((s.end - s.ready, s.ready - s.drawn) for s in found)))
+    work = sum(s.end - s.ready for s in found)
+    waits = sum(s.ready - s.drawn for s in found)
     whole = end * tasks.workers
     return (
         f"{len(found)} tasks on {tasks.workers} workers, {end:.1f} us: {work / whole:.1%} work, "
@@ -101,9 +102,16 @@ def text_picture(tasks: Tasks, found: list[Span]) -> list[str]:
 
 
 def draw(tasks: Tasks, found: list[Span], title: str, path: Path) -> None:
-    """Writes the picture; the suffix says in which format (.svg, .png)."""
+    """Writes the picture; the suffix says in which format (.svg, .png). Its description is
+    `busy_line`, so that one can tell whether a picture is of today's program.
+
+    Raises:
+        ValueError: another suffix, or matplotlib is not installed.
+    """
     if path.suffix not in (".svg", ".png"):
-        raise ValueError(f"--program: got {str(path)!r}; accepted: a name that ends in .svg or .png")
+        raise ValueError(
+            f"--program: got {str(path)!r}; accepted: a name that ends in .svg or .png"
+        )
     try:
         import matplotlib
     except ImportError:
@@ -137,5 +145,8 @@ def draw(tasks: Tasks, found: list[Span], title: str, path: Path) -> None:
         handles=[Patch(color=colors[stage], label=stage) for stage in colors if stage in bars],
         ncols=len(bars), loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False,
     )  # fmt: skip
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    metadata: dict[str, str | None] = {"Description": busy_line(tasks, found)}
+    if path.suffix == ".svg":
+        metadata["Date"] = None
+    figure.savefig(path, dpi=150, metadata=metadata)
     pyplot.close(figure)

@@ -47,8 +47,8 @@ void add_task_times(Program& program, const LayerCall& call, const DeviceSpec& d
     const double clock = device.clock_ghz * 1e3 / std::max(1.0, workers / device.cores);
     for (size_t i = 0; i < bytes.size(); ++i) {
       const Load load = load_of(tasks->records[i], call, nt);
-      tasks->times_us.push_back(std::max(static_cast<double>(load.bytes + bytes[i]) / bandwidth,
-                                         load.cycles / clock));
+      tasks->times_us.push_back(
+          std::max(static_cast<double>(load.bytes + bytes[i]) / bandwidth, load.cycles / clock));
     }
     d.tasks = std::move(tasks);
   }

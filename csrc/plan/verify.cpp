@@ -20,7 +20,7 @@ struct Run {
 struct Use {
   std::vector<Run> reads;
   std::vector<Run> writes;  // by address
-  bool made = false;  // the dispatch writes it
+  bool made = false;        // the dispatch writes it
 };
 
 // Calls do(run, begin, end) for each of `runs`, by address and disjoint, that has bytes of
@@ -95,10 +95,10 @@ class Memory {
     }
     const uint64_t size = p_.buffers[t.buffer].bytes;
     // In this order nothing overflows: every product that is formed is below `size`.
-    const bool inside = t.rows > 0 && t.bytes > 0 && t.bytes <= size &&
-                        t.offset <= size - t.bytes &&
-                        (t.rows == 1 || (t.pitch >= t.bytes &&
-                                         t.rows - 1 <= (size - t.bytes - t.offset) / t.pitch));
+    const bool inside =
+        t.rows > 0 && t.bytes > 0 && t.bytes <= size && t.offset <= size - t.bytes &&
+        (t.rows == 1 ||
+         (t.pitch >= t.bytes && t.rows - 1 <= (size - t.bytes - t.offset) / t.pitch));
     if (!inside) {
       findings_.add("bounds", who + " touches " + std::to_string(t.rows) + " runs of " +
                                   std::to_string(t.bytes) + " bytes, " + std::to_string(t.pitch) +
@@ -163,8 +163,8 @@ class Memory {
       uint64_t written = r.begin;
       const auto unwritten = [&](uint64_t until) {
         if (written < until) {
-          findings_.add("read", task(r) + " reads " + bytes(written, until, b) +
-                                    ", which no task writes");
+          findings_.add("read",
+                        task(r) + " reads " + bytes(written, until, b) + ", which no task writes");
         }
       };
       for_overlaps(uses_[b].writes, r.begin, r.end, [&](const Run& w, uint64_t from, uint64_t to) {
@@ -260,8 +260,8 @@ void check_launch(const Dispatch& d, Findings& findings) {
     std::memcpy(&args, d.arguments.back().bytes.data(), sizeof args);
   }
   if (args.tasks != tasks.records.size()) {
-    findings.add("records", std::to_string(tasks.records.size()) + " in the table, the kernel takes " +
-                                std::to_string(args.tasks));
+    findings.add("records", std::to_string(tasks.records.size()) +
+                                " in the table, the kernel takes " + std::to_string(args.tasks));
   }
   const uint64_t workers = uint64_t{d.grid[0]} * d.grid[1] * d.grid[2];
   if (workers == 0 || workers != tasks.workers) {
@@ -271,8 +271,8 @@ void check_launch(const Dispatch& d, Findings& findings) {
   for (uint32_t task = 0; task < tasks.records.size(); ++task) {
     if (tasks.records[task].signals <= d.threads) continue;
     findings.add("signals", named(tasks, task) + " has " +
-                                std::to_string(tasks.records[task].signals) + " of them, a worker " +
-                                std::to_string(d.threads) + " threads");
+                                std::to_string(tasks.records[task].signals) +
+                                " of them, a worker " + std::to_string(d.threads) + " threads");
   }
 }
 

@@ -89,6 +89,21 @@ def test_the_planners_programs(
     assert torch.ops.mps_fusion._check_program(listing) == ""
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_every_wait_and_signal_is_needed(name):
+    """The planner lists none that could be left out."""
+    program = layer(*SMALL[name])
+    tasks = own_edges(tasks_of(program))
+    for ticket, r in enumerate(tasks.records):
+        for kind in ("wait", "signal"):
+            edges = tasks.waits(r) if kind == "wait" else tasks.signals(r)
+            for i, (counter, count) in enumerate(edges):
+                less = copy.deepcopy(program)
+                left = [*edges[:i], *[(counter, 0)] * (r.stage == "out_proj"), *edges[i + 1 :]]
+                set_edges(tasks_of(less), tasks_of(less).records[ticket], kind, left)
+                assert bool(retabled(less).faults()) == (count > 0), (r, kind, i)
+
+
 # Equivalents: each changes a program to one that means the same, and says why it does.
 
 
@@ -111,7 +126,9 @@ def waits_listed_backwards(p, tasks):
 
 def signal_for_nobody(p, tasks):
     """Nobody waits for the counter."""
-    set_edges(tasks, tasks.records[0], "signal", [*tasks.signals(tasks.records[0]), (tasks.counters, 1)])
+    set_edges(
+        tasks, tasks.records[0], "signal", [*tasks.signals(tasks.records[0]), (tasks.counters, 1)]
+    )
     tasks.counters += 1
 
 
