@@ -11,6 +11,8 @@
 
 #include "errors.h"
 #include "packed_weight.h"
+#include "plan/check.h"
+#include "plan/persistent.h"
 #include "runner.h"
 #include "task_blocks.h"
 
@@ -50,6 +52,10 @@ bool usable_state(const Tensor& t) {
   const bool values = t.stride(3) == 1 && t.stride(2) == dv;
   const auto whole_words = [&](int64_t dim) { return t.size(dim) == 1 || t.stride(dim) % 4 == 0; };
   return (keys || values) && whole_words(0) && whole_words(1) && on_word(t);
+}
+
+bool usable_slots(const Tensor& t) {
+  return usable_state(t.select(0, 0)) && usable_state(t.select(0, 1));
 }
 
 Tensor usable_copy(const Tensor& t) {
@@ -162,6 +168,14 @@ const plan::TaskProgram* tasks_of(const plan::Program& program) {
   return nullptr;
 }
 
+// Milliseconds at the largest sizes, and once for each table of tasks: before its first launch.
+void prove(const char* op, plan::Program program, const plan::LayerCall& call) {
+  plan::add_touches(program, call);
+  const std::vector<std::string> found = plan::check(program);
+  TORCH_CHECK(found.empty(), "mps_fusion::", op,
+              ": planned a program that is not sound: ", found[0], "; please report the shapes");
+}
+
 // On the CPU a call is done when it returns, so that it raises itself; the next one starts afresh.
 template <typename Execute>
 void run_persistent(const char* op, Variant variant, const TaskBlocks& blocks,
@@ -225,7 +239,8 @@ plan::LayerCall layer_call(const LayerArgs& a, const StatePair& conv, const Stat
   }
   c.conv_out = conv_layout(conv.out);
   c.state_out = state_layout(recurrent.out);
-  c.in_place = a.in_place;
+  c.in_place = a.in_place && !a.conv_slots.defined();
+  if (a.conv_slots.defined()) c.slots = {a.conv_slots.stride(0), a.recurrent_slots.stride(0)};
   return c;
 }
 
@@ -240,6 +255,11 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   check_weight(op, "out_proj[0]", a.out_proj[0]);
 
   // A state that the kernels cannot take is worked on as a copy.
+  const bool slots = a.conv_slots.defined();
+  if (slots && !usable_slots(a.recurrent_slots)) {
+    refuse(op, "recurrent_slots", text("strides ", a.recurrent_slots.strides()),
+           "whole heads on 16 bytes, Dk or Dv contiguous (nothing is copied)");
+  }
   StatePair state = recurrent;
   if (state.in.defined() && !usable_state(state.in)) state.in = usable_copy(state.in);
   if (a.in_place) state.out = state.in;
@@ -264,10 +284,10 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"norm_weight", plain(a.norm_weight)},
       {"input_norm_weight", plain(a.input_norm_weight)},
       {"mask", a.mask},
-      {"conv_in", conv.in},
-      {"conv_out", conv.out},
-      {"state_in", state.in},
-      {"state_out", state.out},
+      {"conv_in", slots ? a.conv_slots : conv.in},
+      {"conv_out", slots ? a.conv_slots : conv.out},
+      {"state_in", slots ? a.recurrent_slots : state.in},
+      {"state_out", slots ? a.recurrent_slots : state.out},
       {"output", output},
   };
   const auto execute = [&] {
@@ -279,10 +299,11 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
     execute();
   } else {
     const auto lock = lock_blocks(hidden.device().type());
-    const TaskBlocks& blocks = task_blocks(*tasks, hidden.device());
-    named.insert(
-        {{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", blocks.control}});
-    run_persistent(op, variant, blocks, blocks.control, execute);
+    const TaskBlocks& blocks =
+        task_blocks(*tasks, hidden.device(), [&] { prove(op, program, call); });
+    const Tensor& control = slots ? a.control : blocks.control;
+    named.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
+    run_persistent(op, variant, blocks, control, execute);
   }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);

@@ -76,7 +76,8 @@ std::unique_lock<std::mutex> lock_blocks(c10::DeviceType device) {
   return device == c10::kCPU ? std::unique_lock(cpu_lock) : std::unique_lock<std::mutex>();
 }
 
-TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device) {
+TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device,
+                        const std::function<void()>& before_first) {
   const c10::StreamId stream =
       device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
   std::string bytes = bytes_of(program);
@@ -84,6 +85,7 @@ TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device) {
   std::unique_ptr<TaskBlocks>& blocks =
       known[{device.type(), device.index(), stream, program.workers, bytes}];
   if (blocks == nullptr) {
+    before_first();
     blocks = make(program, bytes, device);
     in_order.push_back(blocks.get());
   }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ struct TaskBlocks {
 std::unique_lock<std::mutex> lock_blocks(c10::DeviceType device);
 
 // The blocks of a program on the current stream of a device; made on first use and kept, because a
-// captured graph may replay launches that use them.
-TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device);
+// captured graph may replay launches that use them. If `before_first` throws, none are made.
+TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device,
+                        const std::function<void()>& before_first);
 
 // All blocks of a device type, in the order in which they were made.
 std::vector<TaskBlocks*> all_task_blocks(c10::DeviceType device);

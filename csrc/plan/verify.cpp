@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "constants.h"
 #include "order.h"
 
 namespace tmf::plan {
@@ -32,6 +33,14 @@ void for_overlaps(const std::vector<Run>& runs, uint64_t begin, uint64_t end, co
   for (; run != runs.end() && run->begin < end; ++run) {
     act(*run, std::max(begin, run->begin), std::min(end, run->end));
   }
+}
+
+TaskArgs task_args(const Dispatch& d) {
+  TaskArgs args{};
+  if (!d.arguments.empty() && d.arguments.back().bytes.size() == sizeof args) {
+    std::memcpy(&args, d.arguments.back().bytes.data(), sizeof args);
+  }
+  return args;
 }
 
 class Memory {
@@ -237,11 +246,24 @@ class Memory {
       }
       const uint64_t from = std::max(a.offset, other.offset);
       const uint64_t to = std::min(a.offset + a.extent, other.offset + other.extent);
-      if (from >= to) continue;
+      if (from >= to || other_slot(a, other) || other_slot(other, a)) continue;
       findings_.add("memory", bytes(from, to, a.buffer) +
                                   ", used by every task, share memory with " + name(other.buffer));
     }
   }
+
+  // The old states in one slot and the new ones in the other, which begins where the first ends or
+  // later.
+  bool other_slot(const Argument& from, const Argument& to) const {
+    const bool conv = from.index == 6 && to.index == 7, state = from.index == 11 && to.index == 12;
+    const auto slots = d_.kernel.constants.find(kSlots);
+    if (slots == d_.kernel.constants.end() || slots->second == 0 || (!conv && !state)) return false;
+    const TaskArgs args = task_args(d_);
+    const uint64_t es = d_.kernel.name.starts_with("tmf_persistent_f32_") ? 4 : 2;
+    const uint64_t slot = conv ? args.conv_slot * es : args.state_slot * uint64_t{4};
+    return from.offset == to.offset && from.extent <= 2 * slot && to.extent <= 2 * slot;
+  }
+
   bool touched(int32_t buffer) { return !use(buffer).reads.empty() || !use(buffer).writes.empty(); }
 
   const Program& p_;
@@ -255,13 +277,10 @@ class Memory {
 // The grid is the workers, the kernel takes all records, and a thread publishes each signal.
 void check_launch(const Dispatch& d, Findings& findings) {
   const TaskProgram& tasks = *d.tasks;
-  TaskArgs args{};
-  if (!d.arguments.empty() && d.arguments.back().bytes.size() == sizeof args) {
-    std::memcpy(&args, d.arguments.back().bytes.data(), sizeof args);
-  }
-  if (args.tasks != tasks.records.size()) {
+  const uint64_t taken = task_args(d).tasks;
+  if (taken != tasks.records.size()) {
     findings.add("records", std::to_string(tasks.records.size()) +
-                                " in the table, the kernel takes " + std::to_string(args.tasks));
+                                " in the table, the kernel takes " + std::to_string(taken));
   }
   const uint64_t workers = uint64_t{d.grid[0]} * d.grid[1] * d.grid[2];
   if (workers == 0 || workers != tasks.workers) {
