@@ -2,6 +2,7 @@
 is broken only to the eye."""
 
 import copy
+import struct
 import time
 
 import pytest
@@ -231,3 +232,35 @@ def test_memory_is_not_used_again_while_somebody_reads_it():
     alias_output_and_y(program)
     assert any(": memory: " in fault for fault in program.faults())
     assert not sound(program)
+
+
+def with_slots(program: plan.Program, *, gap: int = 0) -> plan.Program:
+    """Both states in two slots, `gap` elements between them."""
+    (d,) = program.dispatches
+    d.constants[401] = 1  # kSlots
+    strides = []
+    for old, new, size in (("conv_in", "conv_out", 2), ("state_in", "state_out", 4)):
+        strides.append(buffer(program, old).bytes // size + gap)
+        buffer(program, new).storage = buffer(program, old).storage
+        for name in (old, new):
+            b = buffer(program, name)
+            b.bytes += strides[-1] * size
+            view = next(v for v in d.views if v.buffer == program.buffers.index(b))
+            view.extent = b.bytes
+    index, data = d.arguments[-1]
+    d.arguments[-1] = (index, data[:8] + struct.pack("<2I", *strides))
+    return program
+
+
+@pytest.mark.parametrize("gap", [0, 8])
+def test_slots(gap):
+    """What is read is in one slot, what is written in the other."""
+    assert with_slots(layer(*SMALL["tiled"]), gap=gap).faults() == []
+
+
+def test_slots_that_overlap_or_are_none():
+    faults = with_slots(layer(*SMALL["tiled"]), gap=-8).faults()
+    assert {f.split(": ")[1] for f in faults} == {"memory"} and len(faults) == 2
+    one = with_slots(layer(*SMALL["tiled"]))
+    one.dispatches[0].constants[401] = 0
+    assert any(": memory: " in f for f in one.faults())
