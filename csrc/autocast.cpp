@@ -48,6 +48,7 @@ c10::ScalarType call_type(const c10::OperatorHandle& op, const Arguments& a,
                           c10::DeviceType device) {
   const std::string& name = op.schema().name();
   if (name == "mps_fusion::gdn_layer_") return a.value("conv_state").toTensor().scalar_type();
+  if (name == "mps_fusion::gdn_layer_slots_") return a.value("conv_slots").toTensor().scalar_type();
   if (name == "mps_fusion::causal_conv1d_") return a.value("state").toTensor().scalar_type();
   if (a.has("weight_format") && a.value("weight_format").toStringRef() != "rows") {
     const auto packed = a.value(a.has("in_proj") ? "in_proj" : "weight").toTensorVector();
@@ -81,8 +82,9 @@ void call_without_autocast(const c10::OperatorHandle& op, torch::jit::Stack* sta
 
 template <c10::DeviceType device>
 void register_all(torch::Library& m) {
-  for (const char* name : {"gdn_layer", "gdn_layer_", "gated_delta_rule", "gated_delta_rule_",
-                           "causal_conv1d", "causal_conv1d_", "packed_linear"}) {
+  for (const char* name :
+       {"gdn_layer", "gdn_layer_", "gdn_layer_slots_", "gated_delta_rule", "gated_delta_rule_",
+        "causal_conv1d", "causal_conv1d_", "packed_linear"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&cast_and_call<device>>());
   }
   for (const char* name :

@@ -30,7 +30,10 @@ LayerArgs layer_args(const char* op, const at::Tensor& hidden, at::TensorList in
                  parse_variant(op, variant),
                  std::string(weight_format),
                  call == Call::in_place,
-                 call == Call::backward};
+                 call == Call::backward,
+                 {},
+                 {},
+                 {}};
   check(op, args);
   return args;
 }

@@ -7,6 +7,8 @@
 #include "plan/check.h"
 #include "plan/cost.h"
 #include "plan/listing.h"
+#include "plan/persistent.h"
+#include "plan/task_times.h"
 #include "recorder.h"
 #include "runner.h"
 #include "shader_layer.h"
@@ -23,7 +25,9 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
     const plan::Cuts cuts = plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm);
     plan::plan_chunks(call, spec, chosen, cuts);  // refuses what the op refuses
-    const plan::Program program = plan::plan_layer(call, spec, chosen, cuts);
+    plan::Program program = plan::plan_layer(call, spec, chosen, cuts);
+    plan::add_touches(program, call);
+    plan::add_task_times(program, call, spec);
     return {plan::to_listing(program), record(program),
             static_cast<int64_t>(plan::minimum_bytes(call))};
   } catch (const plan::Refusal& r) {

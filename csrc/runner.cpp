@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <string_view>
@@ -49,6 +50,7 @@ plan::DeviceSpec current_device(c10::DeviceType type) {
   plan::DeviceSpec spec =
       known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
   if (runner != nullptr) spec.working_set_bytes = runner->working_set_bytes();
+  if (runner != nullptr) spec.msl = std::min(spec.msl, runner->language());
   return spec;
 }
 

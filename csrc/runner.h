@@ -38,6 +38,9 @@ class Runner {
   // What the device recommends to have in memory at most; 0: unknown.
   virtual uint64_t working_set_bytes() const { return 0; }
 
+  // The Metal language level that its compiler takes: 310 is Metal 3.1.
+  virtual uint32_t language() const { return 320; }
+
   // Makes the kernel ready. Empty if that worked, else the device's message.
   virtual std::string prepare(const plan::Kernel& kernel) = 0;
 };

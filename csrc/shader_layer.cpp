@@ -11,7 +11,10 @@
 
 #include "errors.h"
 #include "packed_weight.h"
+#include "plan/check.h"
+#include "plan/persistent.h"
 #include "runner.h"
+#include "task_blocks.h"
 
 namespace tmf {
 namespace {
@@ -49,6 +52,10 @@ bool usable_state(const Tensor& t) {
   const bool values = t.stride(3) == 1 && t.stride(2) == dv;
   const auto whole_words = [&](int64_t dim) { return t.size(dim) == 1 || t.stride(dim) % 4 == 0; };
   return (keys || values) && whole_words(0) && whole_words(1) && on_word(t);
+}
+
+bool usable_slots(const Tensor& t) {
+  return usable_state(t.select(0, 0)) && usable_state(t.select(0, 1));
 }
 
 Tensor usable_copy(const Tensor& t) {
@@ -90,7 +97,7 @@ class Execution {
   Execution(const plan::Program& program, const Tensors& given, const Tensors& scratch,
             c10::ScalarType type, std::string_view lanes)
       : program_(program),
-        runner_(*runner_for(scratch.begin()->second.device().type())),
+        runner_(*runner_for(given.at("output").device().type())),
         type_(type),
         lanes_(lanes) {
     for (const plan::Buffer& b : program.buffers) {
@@ -206,6 +213,40 @@ void empty_call(const StatePair& state) {
   }
 }
 
+// Of the program's persistent dispatch; null if it has none.
+const plan::TaskProgram* tasks_of(const plan::Program& program) {
+  for (const plan::Dispatch& d : program.dispatches) {
+    if (d.tasks) return d.tasks.get();
+  }
+  return nullptr;
+}
+
+// Milliseconds at the largest sizes, and once for each table of tasks: before its first launch.
+void prove(const char* op, plan::Program program, const plan::LayerCall& call) {
+  plan::add_touches(program, call);
+  const std::vector<std::string> found = plan::check(program);
+  TORCH_CHECK(found.empty(), "mps_fusion::", op,
+              ": planned a program that is not sound: ", found[0], "; please report the shapes");
+}
+
+// On the CPU a call is done when it returns, so that it raises itself; the next one starts afresh.
+template <typename Execute>
+void run_persistent(const char* op, Variant variant, const TaskBlocks& blocks,
+                    const Tensor& control, const Execute& execute) {
+  if (!control.is_cpu()) return execute();
+  try {
+    execute();
+  } catch (...) {
+    clear(blocks, control);
+    throw;
+  }
+  const std::string found = failure(blocks, control);
+  if (found.empty()) return;
+  clear(blocks, control);
+  TORCH_CHECK(false, "mps_fusion::", op, ": variant '", name_of(variant), "' failed, ", found,
+              "; the states are as they were");
+}
+
 std::mutex geometry_lock;
 std::string geometry_text;
 
@@ -251,7 +292,8 @@ plan::LayerCall layer_call(const LayerArgs& a, const StatePair& conv, const Stat
   }
   c.conv_out = conv_layout(conv.out);
   c.state_out = state_layout(recurrent.out);
-  c.in_place = a.in_place;
+  c.in_place = a.in_place && !a.conv_slots.defined();
+  if (a.conv_slots.defined()) c.slots = {a.conv_slots.stride(0), a.recurrent_slots.stride(0)};
   return c;
 }
 
@@ -266,6 +308,11 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   check_weight(op, "out_proj[0]", a.out_proj[0]);
 
   // A state that the kernels cannot take is worked on as a copy.
+  const bool slots = a.conv_slots.defined();
+  if (slots && !usable_slots(a.recurrent_slots)) {
+    refuse(op, "recurrent_slots", text("strides ", a.recurrent_slots.strides()),
+           "whole heads on 16 bytes, Dk or Dv contiguous (nothing is copied)");
+  }
   StatePair state = recurrent;
   if (state.in.defined() && !usable_state(state.in)) state.in = usable_copy(state.in);
   if (a.in_place) state.out = state.in;
@@ -281,7 +328,7 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   const c10::DeviceGuard guard(a.hidden.device());
   const Tensor hidden = plain(a.hidden);
   const Tensor output = at::empty(hidden.sizes(), hidden.options());
-  const Tensors whole{
+  Tensors whole{
       {"hidden", hidden},
       {"in_proj", a.in_proj[0]},
       {"out_proj", a.out_proj[0]},
@@ -291,26 +338,37 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"norm_weight", plain(a.norm_weight)},
       {"input_norm_weight", plain(a.input_norm_weight)},
       {"mask", a.mask},
-      {"conv_in", conv.in},
-      {"conv_out", conv.out},
-      {"state_in", state.in},
-      {"state_out", state.out},
+      {"conv_in", slots ? a.conv_slots : conv.in},
+      {"conv_out", slots ? a.conv_slots : conv.out},
+      {"state_in", slots ? a.recurrent_slots : state.in},
+      {"state_out", slots ? a.recurrent_slots : state.out},
       {"output", output},
   };
-  const Tensors scratch = make_ready(programs, whole, hidden.device());
-  const auto run = [&] {
+  const auto execute = [&] {
+    const Tensors scratch = make_ready(programs, whole, hidden.device());
     for (const auto& [chunk, program] : programs) {
-      Execution(program, part_of(chunk, whole, conv, state), scratch, hidden.scalar_type(),
-                device.lanes)
+      const bool all = programs.size() == 1;
+      Execution(program, all ? whole : part_of(chunk, whole, conv, state), scratch,
+                hidden.scalar_type(), device.lanes)
           .run(static_cast<int64_t>(chunk.batch * chunk.tokens));
     }
   };
   // An emulated kernel that faults is an error of this call. On a device it is one of a later call,
   // and nothing can be put back then.
-  if (a.in_place && hidden.is_cpu()) {
-    or_restore({conv.out, state.out}, run);
+  const auto execute_or_restore = [&] {
+    a.in_place&& hidden.is_cpu() ? or_restore({conv.out, state.out}, execute) : execute();
+  };
+  const plan::Program& first = programs.front().program;
+  const plan::TaskProgram* const tasks = tasks_of(first);  // of so few rows that it is the only one
+  if (tasks == nullptr) {
+    execute_or_restore();
   } else {
-    run();
+    const auto lock = lock_blocks(hidden.device().type());
+    const TaskBlocks& blocks =
+        task_blocks(*tasks, hidden.device(), [&] { prove(op, first, call); });
+    const Tensor& control = slots ? a.control : blocks.control;
+    whole.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
+    run_persistent(op, variant, blocks, control, execute_or_restore);
   }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);

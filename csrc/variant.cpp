@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 #include "errors.h"
 #include "packed_weight.h"
+#include "plan/persistent.h"
 #include "runner.h"
 
 namespace tmf {
@@ -69,6 +70,21 @@ std::string why_no_shader(const char* name, const Capability& c) {
   return "";
 }
 
+std::string why_not_persistent(const char* name, const Capability& c) {
+  if (const std::string reason = why_no_shader(name, c); !reason.empty()) return reason;
+  const plan::DeviceSpec device = current_device(c.device);
+  if (device.msl < plan::kPersistentLevel) {
+    return text("variant '", name, "' needs Metal 3.2 (macOS 15); ", device.name, " has ",
+                device.msl / 100, ".", device.msl / 10 % 10);
+  }
+  const auto most = static_cast<int64_t>(plan::most_rows(device));
+  if (c.rows > most) {
+    return text("variant '", name, "' takes up to ", most, " rows (tokens of all sequences), not ",
+                c.rows, "; packed and core take more");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string why_not_packed(c10::DeviceType device, std::string_view weight_format) {
@@ -122,16 +138,23 @@ std::string why_unsupported(Variant variant, const Capability& c) {
       if (!rows) {
         return text("variant ", quoted(name_of(variant)), ": weight_format ",
                     quoted(c.weight_format),
-                    " is not accepted; accepted: 'rows' (packed weights serve packed and core)");
+                    " is not accepted; accepted: 'rows' (packed weights serve packed, core, hybrid "
+                    "and mega)");
       }
       return variant == Variant::native ? why_not_native(c) : "";
     case Variant::packed:
     case Variant::core:
       return why_no_shader(name_of(variant), c);
-    default:
-      return text("variant ", quoted(name_of(variant)), " is not available on ",
-                  c10::DeviceTypeName(c.device, true), " in this version");
+    case Variant::hybrid:
+    case Variant::mega:
+      return why_not_persistent(name_of(variant), c);
   }
+  return "";
+}
+
+bool runs_shaders(Variant variant) {
+  return variant == Variant::packed || variant == Variant::core || variant == Variant::hybrid ||
+         variant == Variant::mega;
 }
 
 Variant resolve(const char* op, Variant requested, const Capability& capability) {

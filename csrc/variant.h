@@ -27,7 +27,11 @@ struct Capability {
   int64_t conv_width = 0;
   std::string weight_format = "rows";
   int64_t hidden = 0;
+  int64_t rows = 0;  // tokens of all sequences
 };
+
+// Whether the variant's work is a program of ours.
+bool runs_shaders(Variant variant);
 
 // Empty if `variant` runs; else the reason why not. `automatic` runs wherever `stock` does.
 std::string why_unsupported(Variant variant, const Capability& capability);

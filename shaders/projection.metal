@@ -13,8 +13,6 @@
 #include "include/kernel.h"
 #include "include/projection.h"
 
-constant bool kNorm [[function_constant(200)]];
-constant bool kResidual [[function_constant(201)]];
 constant bool kWritesConvState [[function_constant(202)]];
 
 template <typename T, int NT, int SG, int U, bool PIPE, typename Source>
@@ -57,7 +55,7 @@ template <typename T, int NT, int SG, int U, bool PIPE>
   device T* y = Y + ulong(first) * args.y_stride;
   device const T* r = residual + ulong(first) * args.r_stride;
   if (kNorm) {
-    rows_squares<T, NT, SG>(args.k / 32, n_rows, x, mem, sg, lane);
+    rows_squares<T, SG>(args.k / 32, n_rows, x, mem.squares, sg, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     NormedRows<T, device const uint4*> rows;
     rows.x = x;

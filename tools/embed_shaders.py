@@ -14,7 +14,7 @@ from types import ModuleType
 ROOT = Path(__file__).parent.parent
 
 # Families above the base level, Metal 3.1.
-LANGUAGE: dict[str, int] = {}
+LANGUAGE = {"persistent": 302}
 BASE_LANGUAGE = 301
 
 _CONSTANT = re.compile(r"\bconstant\s+(\w+)\s+\w+\s*\[\[\s*function_constant\s*\(\s*(\d+)\s*\)")

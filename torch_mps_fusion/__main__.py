@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 DTYPES = ("bfloat16", "float16", "float32")
+VARIANTS = ("packed", "core", "hybrid", "mega")
 SHAPES = ("0.8b", "2b", "4b", "9b", "27b")
 
 
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "explain", help="dispatches, bytes and estimated times of a variant on a named chip"
     )
     explain.add_argument("--shape", choices=SHAPES, default="9b")
-    explain.add_argument("--variant", choices=("packed", "core"), default="core")
+    explain.add_argument("--variant", choices=VARIANTS, default="core")
     explain.add_argument("--rows", type=positive, default=1, metavar="T", help="tokens a sequence")
     explain.add_argument("--batch", type=positive, default=1, metavar="B", help="sequences")
     explain.add_argument("--dtype", choices=DTYPES, default="bfloat16")
@@ -62,6 +63,15 @@ def parser() -> argparse.ArgumentParser:
         default="",
         help='launch geometry by hand: ";tile=nt1u4;groups=96;rule=r2s4;core=r4;block=256"',
     )
+    explain.add_argument(
+        "--program",
+        nargs="?",
+        const=Path(),
+        type=Path,
+        metavar="FILE",
+        help="the tasks of hybrid or mega over their workers, by estimate: as text, or as a "
+        "picture if FILE (.svg, .png) is named",
+    )
 
     ptx = commands.add_parser(
         "ptx", help="make the kernels of CUDA tensors, for a GPU machine that has no compiler"
@@ -72,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     ptx.add_argument(
         "--tokens", type=token_counts, default=[1, 8], metavar="T,T,..", help="tokens a call"
     )
+    ptx.add_argument("--variants", choices=VARIANTS, nargs="+", default=["packed", "core"])
     ptx.add_argument("--masks", action="store_true", help="calls with a mask too")
     ptx.add_argument(
         "--geometry", nargs="+", default=[""], help='launch geometries, as "explain" takes them'

@@ -20,7 +20,7 @@ from . import device as devices
 from . import reference
 from .explain import SHADER_VARIANTS, Call, plan_call
 from .models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig, write_model
-from .models.layer import format_for
+from .models.layer import format_for, variant_for
 from .ops import VARIANTS, supports
 from .state import GDNState
 from .tolerances import error, tolerance
@@ -155,7 +155,13 @@ def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Call | None:
     spec = devices.current(layer.device)
     norm = layer.input_norm_weight is not None
     return plan_call(
-        layer.config, layer.dtype, variant=variant, device=spec.name, tokens=tokens, input_norm=norm
+        layer.config,
+        layer.dtype,
+        variant=variant_for(variant, tokens, layer.device),
+        device=spec.name,
+        tokens=tokens,
+        input_norm=norm,
+        in_place=True,
     )
 
 

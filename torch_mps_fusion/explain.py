@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ import torch
 from . import device as devices
 from .models.config import KNOWN_SHAPES, UNVERIFIED_SHAPES, GDNConfig
 from .plan import Dispatch, Program, chunks, meta_layer, plan_layer
+from .timeline import busy_line, draw, spans, stage_table, text_picture
 
-SHADER_VARIANTS = ("packed", "core")
+PERSISTENT = ("hybrid", "mega")
+SHADER_VARIANTS = ("packed", "core", *PERSISTENT)
 # Cost of a dispatch boundary in microseconds, lowest and highest of the published measurements on
 # M3 Pro and M5 Pro (Lithos); other chips are unverified.
 BOUNDARY_US = (1.4, 2.7)
@@ -31,6 +34,7 @@ def plan_config(
     tokens: int = 1,
     input_norm: bool = True,
     geometry: str = "",
+    in_place: bool = False,
 ) -> Program:
     """The program of a call as one chunk: a layer of this config, states, no mask."""
     spec = devices.find(device)
@@ -47,7 +51,14 @@ def plan_config(
         weight_format=spec.weight_format,
         input_norm=input_norm,
     )
-    return plan_layer(*arguments, **keywords, variant=variant, device=device, geometry=geometry)
+    return plan_layer(
+        *arguments,
+        **keywords,
+        variant=variant,
+        device=device,
+        geometry=geometry,
+        in_place=in_place,
+    )
 
 
 @dataclass
@@ -109,11 +120,18 @@ def run_explain(args: argparse.Namespace) -> int:
         f"{args.variant}, {args.shape}{note}, {args.dtype}, {args.batch} x {args.rows} rows, on "
         f"{args.device}: {spec.cores} cores, {spec.bandwidth:g} GB/s, Metal {spec.msl / 100:g}\n"
     )
+    if args.program is not None:
+        print("\n".join(program_lines(call.programs[0], args)))
+        return 0
     if len(call.programs) > 1:
         print(f"{len(call.programs)} chunks of at most {spec.chunk_rows} rows, the first is shown")
     print("\n".join(table(call.programs[0], spec)))
     print("\n".join(["", *totals(call, spec)]))
     others = [v for v in SHADER_VARIANTS if v != args.variant]
+    if args.batch * args.rows > spec.row_threshold:
+        others = [v for v in others if v not in PERSISTENT]
+        note = "hybrid, mega: up to {} rows; modules run core above that"
+        print("\n" + note.format(spec.row_threshold))
     print("\n".join(["", *comparison(config, dtype, [args.variant, *others], given, spec)]))
     kind = "cuda" if spec.lanes == "nvidia" else "cpu" if spec.name == "host" else "mps"
     chosen, reason = choose(kind)
@@ -123,6 +141,29 @@ def run_explain(args: argparse.Namespace) -> int:
         "time of\nstatically counted instructions (csrc/plan/cost.h). Derived, not measured."
     )
     return 0
+
+
+def program_lines(program: Program, args: argparse.Namespace) -> list[str]:
+    """The tasks of the persistent dispatch over its workers, in text or in the file asked for."""
+    tasks = next((d.tasks for d in program.dispatches if d.tasks), None)
+    if tasks is None:
+        raise ValueError(f"--program: got variant {args.variant}; accepted: hybrid, mega")
+    found = spans(tasks)
+    lines = [*aligned(stage_table(tasks, found)), "", busy_line(tasks, found)]
+    if args.program != Path():
+        where = f"{args.variant}, {args.shape}, {args.batch} x {args.rows} rows, {args.dtype}"
+        title = f"{where}\nestimate from nominal figures of {args.device}; nothing was measured"
+        draw(tasks, found, title, args.program)
+        return [*lines, f"{args.program}: written"]
+    return [
+        *lines,
+        "",
+        *text_picture(tasks, found),
+        "",
+        "Letters: the stage that a worker is in; a dot waits. Times: each worker has an equal "
+        "share of the\nnominal bandwidth and of its core (csrc/plan/task_times.h). Derived, not "
+        "measured.",
+    ]
 
 
 def megabytes(n: int) -> str:

@@ -14,7 +14,8 @@ import torch
 
 from . import _C  # noqa: F401  (its import registers the ops)
 
-ROLES = ("weight", "state", "activation", "scratch", "unused")
+ROLES = ("weight", "state", "activation", "scratch", "control", "unused")
+TASK_STAGES = ("in_proj", "head", "conv_state", "out_proj")
 
 
 @dataclass
@@ -43,6 +44,74 @@ class View:
 
 
 @dataclass
+class Task:
+    """A record of a persistent dispatch, shaders/include/tasks.h: `stage` is one of TASK_STAGES;
+    waits and signals are pairs (counter, count)."""
+
+    stage: str
+    tile: int
+    part: int
+    first_wait: int
+    n_waits: int
+    first_signal: int
+    n_signals: int
+
+
+@dataclass
+class Touch:
+    """Bytes of a buffer that a task reads or writes: `rows` runs of `bytes`, `pitch` apart, behind
+    one of its waits (or all: -1)."""
+
+    task: int
+    buffer: int
+    access: str
+    wait: int
+    offset: int
+    rows: int
+    pitch: int
+    bytes: int
+
+
+@dataclass
+class Tasks:
+    """The program of a persistent dispatch, in ticket order. `times_us`: of each task, by estimate
+    (csrc/plan/task_times.h)."""
+
+    counters: int
+    workers: int
+    records: list[Task] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    touches: list[Touch] = field(default_factory=list)
+    times_us: list[float] = field(default_factory=list)
+
+    def waits(self, task: Task) -> list[tuple[int, int]]:
+        """(counter, count) of each wait; a count of 0 is none."""
+        return self.edges[task.first_wait : task.first_wait + task.n_waits]
+
+    def signals(self, task: Task) -> list[tuple[int, int]]:
+        """(counter, what is added to it) of each signal."""
+        return self.edges[task.first_signal : task.first_signal + task.n_signals]
+
+    def lines(self) -> list[str]:
+        """Their lines of a listing."""
+        return (
+            [f"tasks {self.counters} {self.workers}"]
+            + [
+                f"task {TASK_STAGES.index(r.stage)} {r.tile} {r.part} {r.first_wait} {r.n_waits} "
+                f"{r.first_signal} {r.n_signals}"
+                for r in self.records
+            ]
+            + [f"edge {counter} {count}" for counter, count in self.edges]
+            + [
+                f"touch {t.task} {t.buffer} {t.access} {t.wait} {t.offset} {t.rows} {t.pitch} "
+                f"{t.bytes}"
+                for t in self.touches
+            ]
+            + [f"time {us:g}" for us in self.times_us]
+        )
+
+
+@dataclass
 class Dispatch:
     """A kernel launch, or a matrix product of aten (`product`)."""
 
@@ -57,6 +126,7 @@ class Dispatch:
     estimate_us: float
     constants: dict[int, int] = field(default_factory=dict)
     arguments: list[View | tuple[int, bytes]] = field(default_factory=list)
+    tasks: Tasks | None = None
 
     @property
     def views(self) -> list[View]:
@@ -112,6 +182,8 @@ class Program:
                     )
                 else:
                     lines.append(f"bytes {a[0]} {a[1].hex()}")
+            if d.tasks is not None:
+                lines += d.tasks.lines()
         return "\n".join(lines) + "\n"
 
     def faults(self) -> list[str]:
@@ -152,6 +224,18 @@ def parse(listing: str) -> Program:
             )
         elif kind == "bytes":
             program.dispatches[-1].arguments.append((int(words[0]), bytes.fromhex(words[1])))
+        elif kind == "tasks":
+            tasks = Tasks(int(words[0]), int(words[1]))
+            program.dispatches[-1].tasks = tasks
+        elif kind == "task":
+            tasks.records.append(Task(TASK_STAGES[int(words[0])], *map(int, words[1:])))
+        elif kind == "edge":
+            tasks.edges.append((int(words[0]), int(words[1])))
+        elif kind == "touch":
+            task, buffer, access, *rest = words
+            tasks.touches.append(Touch(int(task), int(buffer), access, *map(int, rest)))
+        elif kind == "time":
+            tasks.times_us.append(float(words[0]))
         else:
             raise ValueError(f"listing: {line!r} is no line of a program")
     return program

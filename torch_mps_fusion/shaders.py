@@ -12,13 +12,23 @@ from pathlib import Path
 
 # Each is a file shaders/<family>.metal and a library of its own: a family that does not compile
 # takes no other one down.
-FAMILIES = ("rms_norm", "projection", "conv", "qk_gates", "rule", "gated_norm", "core")
+FAMILIES = (
+    "rms_norm",
+    "projection",
+    "conv",
+    "qk_gates",
+    "rule",
+    "gated_norm",
+    "core",
+    "persistent",
+    "commit",
+)
 
 _INCLUDE = re.compile(r'^[ \t]*#include[ \t]+"([^"]+)"[ \t]*$', re.M)
 _ONCE = re.compile(r"^[ \t]*#pragma once[ \t]*\n", re.M)
 _NAME = re.compile(
     r"tmf_(?P<op>[a-z][a-z_]*?)_(?P<io>f32|f16|bf16)_(?P<acc>f32)_(?P<tile>[a-z0-9]+)"
-    r"__(?P<scope>thread|simd|group)"
+    r"__(?P<scope>thread|simd|group|grid)"
 )
 
 

@@ -165,6 +165,7 @@ TORCH_LIBRARY_IMPL(mps_fusion, Autograd, m) {
 
 TORCH_LIBRARY_IMPL(mps_fusion, ADInplaceOrView, m) {
   m.impl("gdn_layer_", torch::CppFunction::makeFromBoxedFunction<&count_versions<1, 2>>());
+  m.impl("gdn_layer_slots_", torch::CppFunction::makeFromBoxedFunction<&count_versions<1, 3>>());
   m.impl("gated_delta_rule_", torch::CppFunction::makeFromBoxedFunction<&count_versions<5, 1>>());
   m.impl("causal_conv1d_", torch::CppFunction::makeFromBoxedFunction<&count_versions<1, 1>>());
 }

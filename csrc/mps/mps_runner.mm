@@ -77,6 +77,13 @@ class MpsRunner final : public Runner {
     return [at::mps::getCurrentMPSStream()->device() recommendedMaxWorkingSetSize];
   }
 
+  uint32_t language() const override {
+#ifdef __MAC_15_0
+    if (@available(macOS 15.0, *)) return 320;
+#endif
+    return 310;
+  }
+
   std::string prepare(const plan::Kernel& kernel) override {
     try {
       pipelines_.get(at::mps::getCurrentMPSStream()->device(), kernel);

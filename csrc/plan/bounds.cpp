@@ -7,6 +7,7 @@
 #include "check.h"
 #include "constants.h"
 #include "shaders/include/abi.h"
+#include "tasks.h"
 
 namespace tmf::plan {
 namespace {
@@ -128,6 +129,55 @@ class Seen {
             {}};
   }
 
+  std::vector<Need> persistent(const ProjectionArgs& in, const ProjectionArgs& out,
+                               const GdnArgs& g, const TaskArgs& t) const {
+    const bool whole = on(kInProjection);
+    const uint64_t y_bytes = y(g, columns(g)), es = io_;
+    const TaskProgram& tasks = *d_.tasks;
+    std::vector<Need> needs = core(g);
+    const auto also = [](Need need, uint64_t slot) {
+      return need.access == Access::none ? need : Need{need.access, need.bytes + slot};
+    };
+    needs[6] = also(needs[6], uint64_t{t.state_slot} * 4);
+    needs[7] = also(needs[7], uint64_t{t.state_slot} * 4);
+    // core has Y in front, G and its struct at the end
+    std::vector<Need> all{read(uint64_t{in.tiles} * 16 * in.k * es, whole),
+                          read(rows_of(in.rows, in.x_stride, in.k), whole),
+                          read(in.k * es, on(kNorm)),
+                          read(uint64_t{out.tiles} * 16 * out.k * es),
+                          read(rows_of(out.rows, out.r_stride, out.n), on(kResidual)),
+                          needs[1],
+                          also(needs[2], t.conv_slot * es),
+                          also(write(conv_out(g)), t.conv_slot * es)};
+    all.insert(all.end(), needs.begin() + 3, needs.begin() + 9);
+    all.push_back(whole ? write(y_bytes) : read(y_bytes));
+    all.push_back(needs[9]);
+    all.push_back(write(rows_of(out.rows, out.y_stride, out.n)));
+    all.push_back(read(uint64_t{t.tasks} * sizeof(TaskRecord)));
+    all.push_back(read(tasks.edge_bytes()));
+    all.push_back(
+        {Access::read_write, 4 * (kCounterFirst + uint64_t{kCounterStride} * tasks.counters)});
+    all.push_back({Access::read_write, 4 * kControlWords});
+    all.insert(all.end(), 4, {});
+    return all;
+  }
+
+  std::vector<Need> commit(const CommitArgs& a) const {
+    const uint64_t conv = uint64_t{a.batch} * a.channels * a.width;
+    const uint64_t states = uint64_t{a.batch} * a.heads * a.head_elements;
+    const uint64_t last_conv = uint64_t{a.batch - 1} * a.conv_batch +
+                               uint64_t{a.channels - 1} * a.conv_channel +
+                               uint64_t{a.width - 1} * a.conv_time;
+    const uint64_t last_head =
+        uint64_t{a.batch - 1} * a.state_batch + uint64_t{a.heads - 1} * a.state_head;
+    return {read(4 * kControlWords),
+            read(conv * io_),
+            read(states * 4),
+            write((last_conv + 1) * io_),
+            write((last_head + a.head_elements) * 4),
+            {}};
+  }
+
  private:
   uint64_t rows_of(uint64_t rows, uint64_t stride, uint64_t used) const {
     return rows == 0 ? 0 : ((rows - 1) * stride + used) * io_;
@@ -180,6 +230,17 @@ std::optional<std::vector<Need>> needs_of(const Dispatch& d) {
     const auto a = seen.arguments<ProjectionArgs>(5);
     const auto g = seen.arguments<GdnArgs>(10);
     if (a && g) return seen.projection(*a, *g);
+    return std::nullopt;
+  }
+  if (family == "persistent") {
+    const auto in = seen.arguments<ProjectionArgs>(21), out = seen.arguments<ProjectionArgs>(22);
+    const auto g = seen.arguments<GdnArgs>(23);
+    const auto t = seen.arguments<TaskArgs>(24);
+    if (in && out && g && t && d.tasks) return seen.persistent(*in, *out, *g, *t);
+    return std::nullopt;
+  }
+  if (family == "commit") {
+    if (const auto a = seen.arguments<CommitArgs>(5)) return seen.commit(*a);
     return std::nullopt;
   }
   const size_t last = d.arguments.size() - 1;

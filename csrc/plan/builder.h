@@ -11,6 +11,7 @@
 #include "constants.h"
 #include "cost.h"
 #include "program.h"
+#include "tasks.h"
 
 namespace tmf::plan {
 
@@ -65,10 +66,19 @@ class Builder {
     d.estimate_us = estimate_us(device_, bytes_of(d), device_.cores,
                                 product_cycles(multiply_adds) / device_.cores);
   }
+  Builder& tasks(TaskProgram tasks) {
+    last().tasks = std::make_shared<const TaskProgram>(std::move(tasks));
+    return *this;
+  }
   Builder& constants(std::initializer_list<std::pair<FunctionConstant, bool>> values) {
     for (const auto& [id, value] : values) last().kernel.constants[id] = value ? 1 : 0;
     return *this;
   }
+  // What a persistent dispatch makes and reads itself, and what its workers coordinate with.
+  Builder& made_inside(const View& view, uint64_t written, uint64_t read) {
+    return argument(view, Access::write, read, written);
+  }
+  Builder& coordination(const View& view) { return argument(view, Access::read_write, 0, 0); }
   // An argument that is read; `on` false: the path is off.
   Builder& read(const View& view, uint64_t bytes, bool on = true) {
     return argument(view, on ? Access::read : Access::none, bytes, 0);

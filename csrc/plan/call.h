@@ -37,6 +37,11 @@ struct MaskLayout {
   int64_t batch = 0, token = 0;
 };
 
+// From the first to the second slot of both states.
+struct SlotLayout {
+  int64_t conv = 0, state = 0;
+};
+
 struct LayerCall {
   uint64_t batch = 0, tokens = 0, hidden = 0;
   uint64_t k_heads = 0, v_heads = 0, head_k_dim = 0, head_v_dim = 0;
@@ -53,6 +58,8 @@ struct LayerCall {
   ConvLayout conv_out;
   StateLayout state_out;
   bool in_place = false;  // the states that are written are the states that are read
+  // The committed one of two slots is read, the other written; conv_in and state_in say how.
+  std::optional<SlotLayout> slots;
 
   uint64_t rows() const { return batch * tokens; }
   uint64_t key_dim() const { return k_heads * head_k_dim; }
@@ -62,7 +69,9 @@ struct LayerCall {
 };
 
 constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
-constexpr uint64_t kTile = 16;  // outputs of a packed tile, see torch_mps_fusion/packing.py
+constexpr uint64_t kTile = 16;     // outputs of a packed tile, see torch_mps_fusion/packing.py
+constexpr uint64_t kPassRows = 8;  // rows of one pass of a projection
+constexpr uint64_t kSegments = 8;  // of K, see shaders/include/rows.h
 constexpr uint64_t padded_rows(uint64_t n) { return ceil_div(n, kTile) * kTile; }
 constexpr uint64_t packed_elements(uint64_t n, uint64_t k) { return padded_rows(n) * k; }
 

@@ -13,7 +13,7 @@ namespace tmf::plan {
 // them writes and their ranges overlap; a barrier must lie between them. A buffer that holds
 // nothing before the program must be written before it is read, and must not be read any more once
 // its storage was written under another name. Inside a dispatch, only pairs that the kernel allows
-// may share memory with a write.
+// may share memory with a write; dispatches with tasks are verify_tasks' to judge.
 std::vector<std::string> check_dependences(const Program& program);
 
 // What each kernel touches, worked out from the argument structs and the kernel's name as
@@ -23,6 +23,7 @@ std::vector<std::string> check_bounds(const Program& program);
 // Each stage between the projections takes the tokens of its sequences in order, all of them.
 std::vector<std::string> check_blocks(const Program& program);
 
+// All of these, and verify_tasks (verify.h).
 std::vector<std::string> check(const Program& program);
 
 }  // namespace tmf::plan

@@ -17,6 +17,8 @@ enum FunctionConstant : uint32_t {
   kKeysAdjacentOut = 305,
   kFloatA = 306,
   kFloatDt = 307,
+  kInProjection = 400,
+  kSlots = 401,
 };
 
 }  // namespace tmf::plan

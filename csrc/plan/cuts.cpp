@@ -28,21 +28,24 @@ const char* name_of(Stage stage) {
 
 Cuts cuts_of(std::string_view variant, bool own_norm) {
   Cuts cuts;
-  if (own_norm) {
-    cuts = {{Stage::input_norm}, {Stage::in_proj}};
-  } else {
-    cuts = {{Stage::input_norm, Stage::in_proj}};
-  }
+  if (own_norm) cuts.push_back({Stage::input_norm});
+  cuts.push_back(own_norm ? std::vector{Stage::in_proj}
+                          : std::vector{Stage::input_norm, Stage::in_proj});
+  const std::vector middle{Stage::conv, Stage::qk_gates, Stage::rule, Stage::gated_norm};
   if (variant == "packed") {
-    for (Stage s : {Stage::conv, Stage::qk_gates, Stage::rule, Stage::gated_norm}) {
-      cuts.push_back({s});
-    }
+    for (Stage s : middle) cuts.push_back({s});
+    cuts.push_back({Stage::out_proj});
   } else if (variant == "core") {
-    cuts.push_back({Stage::conv, Stage::qk_gates, Stage::rule, Stage::gated_norm});
+    cuts.push_back(middle);
+    cuts.push_back({Stage::out_proj});
+  } else if (variant == "hybrid" || variant == "mega") {
+    if (variant == "hybrid") cuts.push_back({});
+    std::vector<Stage>& rest = cuts.back();
+    rest.insert(rest.end(), middle.begin(), middle.end());
+    rest.push_back(Stage::out_proj);
   } else {
-    throw Refusal("variant", "'" + std::string(variant) + "'", "packed, core");
+    throw Refusal("variant", "'" + std::string(variant) + "'", "packed, core, hybrid, mega");
   }
-  cuts.push_back({Stage::out_proj});
   return cuts;
 }
 

@@ -23,7 +23,7 @@ struct Row {
 const std::vector<Row>& table() {
   static const std::vector<Row> rows{
       // Four threadgroups of eight SIMD groups are resident on a core at 1,024 threads.
-      {"", "", {"nt1u2p", 4, "r1s4", "r2"}},
+      {"", "", {.tile = "nt1u2p", .groups_per_core = 4, .rule = "r1s4", .core = "r2"}},
   };
   return rows;
 }
@@ -67,9 +67,13 @@ Geometry change(Geometry g, std::string_view text) {
       g.groups_per_core = small(key, value);
     } else if (key == "block") {
       g.block = small(key, value);
+    } else if (key == "workers") {
+      g.workers = small(key, value);
+    } else if (key == "spins") {
+      g.spins = small(key, value);
     } else {
       throw Refusal("geometry", "'" + key + "'",
-                    "tile, groups, groups_per_core, rule, core, norm, block");
+                    "tile, groups, groups_per_core, rule, core, norm, block, workers, spins");
     }
   }
   return g;
@@ -78,6 +82,13 @@ Geometry change(Geometry g, std::string_view text) {
 uint32_t tile_number(const std::string& name, char letter) {
   const size_t at = name.find(letter);
   return at == std::string::npos ? 0 : static_cast<uint32_t>(std::stoul(name.substr(at + 1)));
+}
+
+uint32_t worker_count(const Geometry& g, const DeviceSpec& device) {
+  // SIMD groups that a core holds whatever their registers; a worker has eight.
+  constexpr uint32_t kResident = 12, kWorkerSimds = 8;
+  if (g.workers != 0) return g.workers;
+  return std::max(1u, device.cores * kResident / kWorkerSimds);
 }
 
 uint32_t projection_groups(const Geometry& g, const DeviceSpec& device, uint64_t tiles, bool norm) {

@@ -14,14 +14,18 @@ struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;
-  bool own_norm = false;  // the row norm is a dispatch of its own
-  uint32_t groups = 0;    // of all projections, if not 0, whatever the core count
-  uint64_t block = 0;     // tokens of a dispatch between the projections; 0: by estimate
+  bool own_norm = false;          // the row norm is a dispatch of its own
+  uint32_t groups = 0;            // of all projections, if not 0, whatever the core count
+  uint64_t block = 0;             // tokens of a dispatch between the projections; 0: by estimate
+  std::string worker = "nt1u2p";  // tile of the projections in a persistent dispatch
+  uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
+  uint32_t spins = 50000;         // polls after which one of its waits gives up
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);
 
-// Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;norm=own;block=3".
+// Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;norm=own;block=3;
+// workers=6;spins=1000".
 Geometry change(Geometry geometry, std::string_view text);
 
 // The number behind `letter` in "nt1u2p", "r2s4", "r2".
@@ -31,5 +35,8 @@ uint32_t tile_number(const std::string& name, char letter);
 // same number of rounds.
 uint32_t projection_groups(const Geometry& geometry, const DeviceSpec& device, uint64_t tiles,
                            bool norm);
+
+// Workers of a persistent dispatch, if it has so many tasks.
+uint32_t worker_count(const Geometry& geometry, const DeviceSpec& device);
 
 }  // namespace tmf::plan

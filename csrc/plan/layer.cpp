@@ -2,6 +2,7 @@
 
 #include "memory.h"
 #include "middle.h"
+#include "persistent.h"
 #include "projection.h"
 
 namespace tmf::plan {
@@ -37,6 +38,9 @@ void check_limits(const LayerCall& c) {
   for (int64_t s : {state_in.batch, state_in.head, c.state_out.batch, c.state_out.head}) {
     stride("recurrent_state: stride", s);
   }
+  const SlotLayout slots = c.slots.value_or(SlotLayout{});
+  stride("conv_slots: stride", slots.conv);
+  stride("recurrent_slots: stride", slots.state);
   const MaskLayout mask = c.mask.value_or(MaskLayout{});
   stride("mask: stride", mask.batch);
   stride("mask: stride", mask.token);
@@ -50,6 +54,7 @@ class LayerPlanner {
 
   Program plan() {
     check_limits(c_);
+    if (persistent(cuts_)) return plan_persistent();
     // Above the threshold the projections are aten's, and the norm has nothing to be joined to.
     const bool products = c_.rows() > device_.row_threshold;
     make_buffers();
@@ -70,13 +75,46 @@ class LayerPlanner {
   }
 
  private:
+  Program plan_persistent() {
+    fits("hidden: batch * tokens, for a persistent variant", c_.rows(), most_rows(device_));
+    make_buffers();
+    const bool own_norm = cuts_.front().size() == 1;
+    x_ = buffers_.hidden;
+    if (c_.input_norm && own_norm) add_row_norm();
+    const View norm = c_.input_norm && !own_norm ? input_norm_ : View{};
+    const bool in_proj = cuts_.back().size() > 5;
+    if (!in_proj) add_in_proj(norm.buffer >= 0);
+    constexpr uint64_t kControl = kControlWords * 4;
+    const View control{builder_.buffer("control", kControl, Role::control, true), 0, kControl};
+    Persistent p{.in_proj = in_proj,
+                 .w_in = in_proj_,
+                 .x = x_,
+                 .norm = in_proj ? norm : View{},
+                 .w_out = out_proj_,
+                 .residual = c_.input_norm ? buffers_.hidden : View{},
+                 .output = output_,
+                 .buffers = buffers_,
+                 .control = control};
+    if (!c_.in_place) {
+      add_persistent(builder_, c_, device_, geometry_, p);
+      return builder_.take();
+    }
+    const LayerCall call = with_new_states(c_);
+    p.buffers.conv_out = scratch("conv_new", conv_span(call, call.conv_out, c_.batch));
+    p.buffers.state_out = scratch("state_new", state_span(call, call.state_out, c_.batch));
+    add_persistent(builder_, call, device_, geometry_, p);
+    add_commit(builder_, c_, control, p.buffers.conv_out, p.buffers.state_out, buffers_);
+    return builder_.take();
+  }
+
+  View scratch(const char* name, uint64_t bytes) {
+    return {builder_.scratch(name, bytes), 0, bytes};
+  }
+
   void make_buffers() {
     const uint64_t es = size_of(c_.io), rows = c_.rows();
     const auto given = [&](const char* name, uint64_t bytes, Role role) {
       return View{builder_.buffer(name, bytes, role, true), 0, bytes};
-    };
-    const auto scratch = [&](const char* name, uint64_t bytes) {
-      return View{builder_.scratch(name, bytes), 0, bytes};
     };
     Buffers& b = buffers_;
     b.hidden = given("hidden", rows * c_.hidden * es, Role::activation);
@@ -88,17 +126,21 @@ class LayerPlanner {
     b.norm_weight = given("norm_weight", c_.head_v_dim * es, Role::weight);
     if (c_.input_norm) input_norm_ = given("input_norm_weight", c_.hidden * es, Role::weight);
     if (c_.mask) b.mask = given("mask", mask_span(c_, c_.batch), Role::activation);
+    const SlotLayout slots = c_.slots.value_or(SlotLayout{});
+    const uint64_t conv_slot = slots.conv * es, state_slot = slots.state * 4;
     if (c_.conv_in) {
-      b.conv_in = given("conv_in", conv_span(c_, *c_.conv_in, c_.batch), Role::state);
-      b.state_in = given("state_in", state_span(c_, *c_.state_in, c_.batch), Role::state);
+      b.conv_in = given("conv_in", conv_slot + conv_span(c_, *c_.conv_in, c_.batch), Role::state);
+      b.state_in =
+          given("state_in", state_slot + state_span(c_, *c_.state_in, c_.batch), Role::state);
     }
+    const bool shared = c_.in_place || c_.slots;
     const auto written = [&](const char* name, uint64_t bytes, Role role, const View& old) {
-      return View{builder_.buffer(name, bytes, role, false, c_.in_place ? old.buffer : -1), 0,
-                  bytes};
+      return View{builder_.buffer(name, bytes, role, false, shared ? old.buffer : -1), 0, bytes};
     };
-    b.conv_out = written("conv_out", conv_span(c_, c_.conv_out, c_.batch), Role::state, b.conv_in);
-    b.state_out =
-        written("state_out", state_span(c_, c_.state_out, c_.batch), Role::state, b.state_in);
+    b.conv_out = written("conv_out", conv_slot + conv_span(c_, c_.conv_out, c_.batch), Role::state,
+                         b.conv_in);
+    b.state_out = written("state_out", state_slot + state_span(c_, c_.state_out, c_.batch),
+                          Role::state, b.state_in);
     const uint64_t output = rows * c_.hidden * es;
     output_ = {builder_.buffer("output", output, Role::activation), 0, output};
     b.y = scratch("Y", rows * y_stride(c_) * es);

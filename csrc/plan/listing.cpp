@@ -4,11 +4,13 @@
 #include <sstream>
 
 #include "call.h"
+#include "tasks.h"
 
 namespace tmf::plan {
 namespace {
 
-constexpr std::array<const char*, 5> kRoles{"weight", "state", "activation", "scratch", "unused"};
+constexpr std::array<const char*, 6> kRoles{"weight",  "state",   "activation",
+                                            "scratch", "control", "unused"};
 constexpr std::array<const char*, 4> kAccesses{"none", "read", "write", "read_write"};
 
 template <size_t N>
@@ -17,6 +19,46 @@ uint8_t index_in(const std::array<const char*, N>& names, const std::string& nam
     if (name == names[i]) return static_cast<uint8_t>(i);
   }
   throw Refusal("listing", "'" + name + "'", "a name of program.h");
+}
+
+void write_tasks(std::ostream& out, const TaskProgram& tasks) {
+  out << "tasks " << tasks.counters << ' ' << tasks.workers << '\n';
+  for (const TaskRecord& r : tasks.records) {
+    out << "task " << r.stage << ' ' << r.tile << ' ' << r.part << ' ' << r.first_wait << ' '
+        << r.waits << ' ' << r.first_signal << ' ' << r.signals << '\n';
+  }
+  for (const TaskEdge& e : tasks.edges) out << "edge " << e.counter << ' ' << e.count << '\n';
+  for (const Touch& t : tasks.touches) {
+    out << "touch " << t.task << ' ' << t.buffer << ' ' << (t.write ? "write" : "read") << ' '
+        << t.wait << ' ' << t.offset << ' ' << t.rows << ' ' << t.pitch << ' ' << t.bytes << '\n';
+  }
+  for (double us : tasks.times_us) out << "time " << us << '\n';
+}
+
+// Whether the line is one of a task program; then it is added to `tasks`.
+bool read_task_line(const std::string& kind, std::istream& in, TaskProgram& tasks) {
+  if (kind == "task") {
+    TaskRecord r{};
+    in >> r.stage >> r.tile >> r.part >> r.first_wait >> r.waits >> r.first_signal >> r.signals;
+    tasks.records.push_back(r);
+  } else if (kind == "edge") {
+    TaskEdge e{};
+    in >> e.counter >> e.count;
+    tasks.edges.push_back(e);
+  } else if (kind == "touch") {
+    Touch t{};
+    std::string access;
+    in >> t.task >> t.buffer >> access >> t.wait >> t.offset >> t.rows >> t.pitch >> t.bytes;
+    t.write = index_in(kAccesses, access) == static_cast<uint8_t>(Access::write);
+    tasks.touches.push_back(t);
+  } else if (kind == "time") {
+    double us = 0;
+    in >> us;
+    tasks.times_us.push_back(us);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 std::vector<std::byte> from_hex(const std::string& hex) {
@@ -63,19 +105,21 @@ std::string to_listing(const Program& program) {
           << kAccesses[static_cast<size_t>(a.access)] << ' ' << a.offset << ' ' << a.extent << ' '
           << a.read << ' ' << a.written << '\n';
     }
+    if (d.tasks) write_tasks(out, *d.tasks);
   }
   return out.str();
 }
 
 Program from_listing(std::string_view text) {
   Program program;
+  std::shared_ptr<TaskProgram> tasks;
   std::istringstream lines{std::string(text)};
   std::string line;
   while (std::getline(lines, line)) {
     std::istringstream in(line);
     std::string kind, name;
     in >> kind;
-    const bool inside = kind == "constant" || kind == "view" || kind == "bytes";
+    const bool inside = kind == "constant" || kind == "view" || kind == "bytes" || kind == "tasks";
     if (inside && program.dispatches.empty()) throw Refusal("listing", line, "a dispatch first");
     if (kind == "buffer") {
       Buffer b;
@@ -104,8 +148,12 @@ Program from_listing(std::string_view text) {
       in >> a.index >> name;
       a.bytes = from_hex(name);
       program.dispatches.back().arguments.push_back(std::move(a));
-    } else {
-      throw Refusal("listing", line, "buffer, dispatch, constant, view, bytes");
+    } else if (kind == "tasks") {
+      tasks = std::make_shared<TaskProgram>();
+      in >> tasks->counters >> tasks->workers;
+      program.dispatches.back().tasks = tasks;
+    } else if (tasks == nullptr || !read_task_line(kind, in, *tasks)) {
+      throw Refusal("listing", line, "a line that listing.h names");
     }
     if (in.fail()) throw Refusal("listing", line, "the words that listing.h names");
   }

@@ -4,6 +4,11 @@
 //   constant ID VALUE                                      (of the dispatch above, as the next two)
 //   view INDEX BUFFER ACCESS OFFSET EXTENT READ WRITTEN    BUFFER is a line number of `buffer`
 //   bytes INDEX HEX
+//   tasks COUNTERS WORKERS                    of a persistent dispatch; the lines below follow it
+//   task STAGE TILE PART FIRST_WAIT WAITS FIRST_SIGNAL SIGNALS           in ticket order, tasks.h
+//   edge COUNTER COUNT
+//   touch TASK BUFFER read|write WAIT OFFSET ROWS PITCH BYTES
+//   time US                                                      of each task, by estimate
 #pragma once
 
 #include <string>

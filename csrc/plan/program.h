@@ -6,11 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 namespace tmf::plan {
+
+struct TaskProgram;
 
 enum class Access : uint8_t { none, read, write, read_write };
 
@@ -18,8 +21,9 @@ inline bool reads(Access a) { return a == Access::read || a == Access::read_writ
 inline bool writes(Access a) { return a == Access::write || a == Access::read_write; }
 
 // What a buffer holds, for the sums of `explain`. A scratch buffer is allocated by the caller;
-// `unused` stands for arguments of paths that are off.
-enum class Role : uint8_t { weight, state, activation, scratch, unused };
+// `control` holds what the workers of a persistent dispatch go by; `unused` stands for arguments of
+// paths that are off.
+enum class Role : uint8_t { weight, state, activation, scratch, control, unused };
 
 // A buffer of a program. Two buffers with the same `storage` share memory (a state updated in
 // place). `bytes` is the size of a scratch buffer, and of a tensor what the program may touch of
@@ -69,7 +73,8 @@ struct Dispatch {
   uint32_t threadgroup_bytes = 0;  // memory of a threadgroup, static
   bool barrier_before = false;     // waits for all dispatches before it
   bool product = false;
-  double estimate_us = 0;  // see cost.h
+  double estimate_us = 0;                      // see cost.h
+  std::shared_ptr<const TaskProgram> tasks{};  // of a persistent dispatch, see tasks.h
 };
 
 // The first dispatch has no barrier: an encoder orders a program behind all earlier work.

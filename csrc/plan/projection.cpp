@@ -2,8 +2,6 @@
 
 namespace tmf::plan {
 
-constexpr uint64_t kSegments = 8;  // of K, see shaders/include/projection.h
-
 void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& geometry, Io io,
                     const Projection& p) {
   const uint64_t es = size_of(io), tiles = p.only_conv_state ? 0 : padded_rows(p.n) / kTile;
@@ -17,7 +15,7 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
   }
   const uint32_t groups = tiles == 0 ? 0 : projection_groups(geometry, device, tiles, norm);
   const uint64_t state_groups = conv ? ceil_div(p.conv_threads, 256) : 0;
-  const uint64_t passes = tiles == 0 ? 1 : ceil_div(p.rows, 8);
+  const uint64_t passes = tiles == 0 ? 1 : ceil_div(p.rows, kPassRows);
   const auto u32 = [](uint64_t v) { return static_cast<uint32_t>(v); };
   const bool on = !p.only_conv_state;
   const ProjectionArgs args{.k = u32(p.k),

@@ -8,6 +8,9 @@
 #pragma once
 #include "rows.h"
 
+constant bool kNorm [[function_constant(200)]];      // the rows of X are normalised
+constant bool kResidual [[function_constant(201)]];  // a residual is added to the rounded sums
+
 template <int NT>
 struct ProjectionMemory {
   float part[SEGMENTS][8][16 * NT + 4];  // 4: keeps the rows of a segment on different banks
@@ -144,13 +147,13 @@ inline void projection_store(constant ProjectionArgs& args, uint tile, uint rows
   }
 }
 
-// Sums of squares of the rows into mem.squares; x: this lane's row from its first eight values on.
-template <typename T, int NT, int SG, typename PX>
-inline void rows_squares(uint steps, uint rows, PX x, threadgroup ProjectionMemory<NT>& mem,
+// Sums of squares of the rows into `squares`; x: this lane's row from its first eight values on.
+template <typename T, int SG, typename PX>
+inline void rows_squares(uint steps, uint rows, PX x, threadgroup float (&squares)[SEGMENTS][8],
                          uint sg, uint lane) {
 #pragma unroll 1
   for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
     const float sum = segment_squares<T>(x, steps, s);
-    if (lane_pair(lane) == 0 && lane_row(lane) < rows) mem.squares[s][lane_row(lane)] = sum;
+    if (lane_pair(lane) == 0 && lane_row(lane) < rows) squares[s][lane_row(lane)] = sum;
   }
 }

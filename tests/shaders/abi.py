@@ -1,4 +1,4 @@
-"""The argument structs of shaders/include/abi.h, read from that file: fields and bytes."""
+"""The structs that C++ and the shaders share, read from their headers: fields and bytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import struct
 from pathlib import Path
 
 SHADERS = Path(__file__).parents[2] / "shaders"
-HEADER = SHADERS / "include" / "abi.h"
+HEADERS = [SHADERS / "include" / name for name in ("abi.h", "tasks.h")]
 _CODES = {"unsigned int": "I", "int": "i", "float": "f"}
+
+
+def headers() -> str:
+    """The text of the headers, one behind the other."""
+    return "".join(header.read_text() for header in HEADERS)
 
 
 def fields(name: str) -> dict[str, str]:
     """Field names of a struct, in order, with their C types; all are 4 bytes wide."""
-    text = re.sub(r"//[^\n]*", "", HEADER.read_text())
+    text = re.sub(r"//[^\n]*", "", headers())
     match = re.search(rf"struct {name} {{(.*?)}};", text, re.S)
-    assert match, f"{HEADER} has no struct {name}"
+    assert match, f"no header has a struct {name}"
     found = {}
     for kind, names in re.findall(r"(unsigned int|int|float)\s+([^;]+);", match[1]):
         found |= {field.strip(): kind for field in names.split(",")}

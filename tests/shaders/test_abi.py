@@ -21,6 +21,14 @@ TABLE = {
         "conv_out_channel conv_out_time state_in_batch state_in_head state_out_batch "
         "state_out_head eps q_scale",
     ),
+    "CommitArgs": (
+        48,
+        "batch channels width conv_batch conv_channel conv_time heads head_elements state_batch "
+        "state_head reserved0 reserved1",
+    ),
+    "TaskArgs": (16, "tasks spin_limit conv_slot state_slot"),
+    "TaskRecord": (32, "stage tile part first_wait waits first_signal signals reserved0"),
+    "TaskEdge": (8, "counter count"),
 }
 
 
@@ -33,16 +41,18 @@ def compiler() -> list[str]:
 def test_fields_are_those_of_the_table(name):
     size, names = TABLE[name]
     assert list(abi.fields(name)) == names.split()
-    assert 4 * len(abi.fields(name)) == size and size % 16 == 0
+    assert 4 * len(abi.fields(name)) == size
+    assert size % 16 == 0 or name == "TaskEdge"
 
 
 def test_every_struct_is_in_the_table():
-    assert set(re.findall(r"struct (\w+)", abi.HEADER.read_text())) == set(TABLE)
+    assert set(re.findall(r"struct (\w+)", abi.headers())) == set(TABLE)
 
 
 def test_cxx_lays_the_structs_out_as_the_table_says(tmp_path):
     """Compiles the header as C++20 with warnings as errors; the assertions are in the program."""
-    checks = ['#include "abi.h"', "#include <cstddef>", "#include <type_traits>"]
+    checks = [f'#include "{header.name}"' for header in abi.HEADERS]
+    checks += ["#include <cstddef>", "#include <type_traits>"]
     for name, (size, names) in TABLE.items():
         checks.append(f"static_assert(sizeof({name}) == {size} && alignof({name}) == 4);")
         checks.append(f"static_assert(std::is_trivially_copyable_v<{name}>);")
@@ -54,7 +64,7 @@ def test_cxx_lays_the_structs_out_as_the_table_says(tmp_path):
     source.write_text("\n".join(checks) + "\nint main() {}\n")
     command = [*compiler(), "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     done = subprocess.run(
-        [*command, "-I", str(abi.HEADER.parent), str(source)],
+        [*command, "-I", str(abi.HEADERS[0].parent), str(source)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
