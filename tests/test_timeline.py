@@ -97,13 +97,14 @@ def test_few_workers_have_a_line_each(capsys):
 def test_as_a_picture(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib (extra `bench`) is not installed")
     files = [tmp_path / name for name in ("a.svg", "b.svg", "c.png")]
+    given = ("--variant", "mega", "--geometry", ";workers=6", "--program")
     for file in files:
-        assert "written" in printed(capsys, "--variant", "mega", "--program", str(file))
+        assert "written" in printed(capsys, *given, str(file))
     text = files[0].read_text()
     assert text == files[1].read_text()
     assert "estimate from nominal figures of M1 Max; nothing was measured" in text
     assert files[2].read_bytes().startswith(b"\x89PNG")
-    tasks = tasks_of()
+    tasks = tasks_of(geometry=";workers=6")
     description = timeline.busy_line(tasks, timeline.spans(tasks))
     assert description in text and description.encode() in files[2].read_bytes()
 

@@ -9,7 +9,7 @@
 // Arguments without touches are taken as used by every task at any time. Touches are taken at their
 // word: tests/shaders/test_task_touches.py compares them with what the kernel does.
 // Tests verify the planner's programs; a call verifies its own before the first launch of its table
-// of tasks, which takes milliseconds at the largest sizes.
+// of tasks.
 #pragma once
 
 #include <string>

@@ -281,3 +281,85 @@ def test_mutants_are_refused_for_the_right_reason(program, mutate):
         refused += 1
         assert any(re.search(rf": ({rules}): ", f) for f in faults), (seed, faults)
     assert refused
+
+
+# What is wrong with a launch or a table whatever the order is: rule, and change of the program.
+
+
+def table_cut_short(p, tasks):
+    index, data = p.dispatches[0].arguments[-1]
+    p.dispatches[0].arguments[-1] = (index, struct.pack("<I", len(tasks.records) - 1) + data[4:])
+
+
+def one_worker_more(p, tasks):
+    tasks.workers += 1
+
+
+def more_signals_than_threads(p, tasks):
+    set_edges(tasks, tasks.records[0], "signal", [(tasks.counters, 1)] * 257)
+    tasks.counters += 1
+
+
+def input_tile_that_waits(p, tasks):
+    set_edges(tasks, tasks.records[0], "wait", tasks.waits(tasks.records[-1])[:1])
+
+
+def counts_beyond_the_sign(p, tasks):
+    tasks.edges = [(counter, count << 29) for counter, count in tasks.edges]
+
+
+def counters_without_end(p, tasks):
+    tasks.counters = 2**32 - 1
+
+
+def touch_of_nobody(p, tasks):
+    tasks.touches[0].task = len(tasks.records)
+
+
+def touch_without_end(p, tasks):
+    tasks.touches[0].rows = tasks.touches[0].pitch = 2**60
+
+
+def touch_of_what_is_only_read(p, tasks):
+    tasks.touches[0].buffer = p.buffers.index(buffer(p, "hidden"))
+    tasks.touches[0].rows = 1
+
+
+@pytest.mark.parametrize(
+    "rule, change",
+    [
+        ("records", table_cut_short),
+        ("workers", one_worker_more),
+        ("signals", more_signals_than_threads),
+        ("waits", input_tile_that_waits),
+        ("count", counts_beyond_the_sign),
+        ("table", counters_without_end),
+        ("touch", touch_of_nobody),
+        ("bounds", touch_without_end),
+        ("bounds", touch_of_what_is_only_read),
+    ],
+    ids=str,
+)
+def test_launches_and_tables(rule, change):
+    mutant = layer(*SMALL["tiled"])
+    change(mutant, tasks_of(mutant))
+    assert any(f": {rule}: " in fault for fault in mutant.faults()), mutant.faults()
+
+
+def test_a_stage_that_is_none():
+    listing = layer(*SMALL["tiled"]).listing().replace("\ntask 0 ", "\ntask 7 ", 1)
+    faults = torch.ops.mps_fusion._check_program(listing)
+    assert ": stage: task 0 (stage 7, tile " in faults
+
+
+def test_a_line_names_task_counter_and_bytes():
+    mutant = layer(*SMALL["tiled"])
+    tasks = own_edges(tasks_of(mutant))
+    ticket, head = next((t, r) for t, r in enumerate(tasks.records) if r.stage == "head")
+    set_edges(tasks, head, "wait", tasks.waits(head)[1:])
+    (first, *_) = retabled(mutant).faults()
+    assert re.fullmatch(
+        rf"dispatch 0 \(layer\): read: task {ticket} \(head, tile 0, part 0\) reads bytes \d+ to "
+        r"\d+ of Y and does not wait for task \d+ \(in_proj, tile \d+, part 0\), which writes them",
+        first,
+    )

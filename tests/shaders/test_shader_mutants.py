@@ -56,6 +56,9 @@ def test_every_mutant_is_caught(family, tmp_path):
     assert report.caught and not report.survivors, report
 
 
-@pytest.mark.parametrize("family", sorted(set(shaders.FAMILIES) - set(WITH_BARRIERS)))
+# test_persistent_mutants.py has those of the persistent kernel
+@pytest.mark.parametrize(
+    "family", sorted(set(shaders.FAMILIES) - set(WITH_BARRIERS) - {"persistent"})
+)
 def test_the_other_families_order_nothing(family):
     assert not mutants(abi.SHADERS / f"{family}.metal")
