@@ -86,7 +86,7 @@ def test_every_mutant_is_caught(tmp_path):
     path = tmp_path / "persistent.metal"
     path.write_text(host_kernels.text("persistent"))
     call = Call(Setting(BLOCK, masked=True), torch.bfloat16, 1, 9)
-    packed, program = call("packed"), planned(call, "mega", ";spins=2000")
+    packed, program = call("packed"), planned(call, "mega", ";spins=30000")
     (d,) = program.dispatches
     values = {
         c.index: d.constants.get(c.index, 0) for c in source.function_constants(path.read_text())
