@@ -1,0 +1,3 @@
+"""TODO report."""
+def add_arguments(p): pass
+def run(o): return []
