@@ -157,15 +157,33 @@ class Ours:
                 *layer.small(),
                 [projections[1]],
                 layer.input_norm_weight,
-                **layer.shape.keywords,
-                weight_format=layer.weight_format if self.shader else "rows",
-                eps=EPS,
-                variant=self.variant,
+                **self.keywords(layer),
             )
         finally:
             if self.geometry:
                 torch.ops.mps_fusion._override_geometry("")
         return output, *states
+
+    def to_new_states(self, layer: Layer, hidden: Tensor) -> Results:
+        """The op that returns new states: no two of its buffers share memory, so that a count of
+        bytes by buffer counts nothing twice."""
+        projections = layer.packed if self.shader else [layer.in_proj, layer.out_proj]
+        return torch.ops.mps_fusion.gdn_layer(
+            hidden,
+            [projections[0]],
+            *layer.small(),
+            [projections[1]],
+            layer.input_norm_weight,
+            layer.conv_state,
+            layer.state,
+            **self.keywords(layer),
+        )
+
+    def keywords(self, layer: Layer) -> dict:
+        form = layer.weight_format if self.shader else "rows"
+        return {
+            **layer.shape.keywords, "weight_format": form, "eps": EPS, "variant": self.variant
+        }  # fmt: skip
 
     def emulated(self, device: str) -> bool:
         """Whether metal_host would run it, so that its time means nothing."""

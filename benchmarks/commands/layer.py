@@ -299,7 +299,7 @@ def counted_receipt(
     for arm in arms:
         assert isinstance(arm, Ours)
         program = arm.plan(layer.shape, layer.device, rows, layer.dtype)
-        _, launches = emulation.counted(lambda a=arm: a(layer, hidden, layer.states()))
+        _, launches = emulation.counted(lambda a=arm: a.to_new_states(layer, hidden))
         counts = emulation.total(launches)
         counts["planned_bytes"], counts["least_bytes"] = program.bytes, program.minimum_bytes
         records.append(record(arm, layer, rows, replay="none", emulated=True, counts=counts))

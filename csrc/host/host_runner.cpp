@@ -1,6 +1,7 @@
 // Programs on CPU tensors: every kernel runs in metal_host, one launch after the other.
 #include "encoder.h"
 #include "host/provider.h"
+#include "host/recording.h"
 #include "runner.h"
 
 namespace tmf::host {
@@ -70,6 +71,7 @@ class HostRunner final : public Runner {
   }
 
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
+    if (recording()) return record_calls(program, buffers);
     const Session session = begin_session();
     for (const plan::Dispatch& d : program.dispatches) find_kernel(d.kernel, session.checked);
     HostEncoder encoder(session);
