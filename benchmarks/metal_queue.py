@@ -184,7 +184,7 @@ class MetalQueue:
             data = given.get(b.name)
             if b.storage not in storages or data is not None:
                 size = max(x.bytes for x in program.buffers if x.storage == b.storage)
-                storages[b.storage] = self.buffer(size, _bytes(data) if data is not None else None)
+                storages[b.storage] = self.buffer(size, memory_bytes(data) if data is not None else None)
         return Encoded(program, pipelines, [storages[b.storage] for b in program.buffers])
 
     def seconds(self, work: Any, calls: int) -> float:
@@ -252,13 +252,14 @@ class MetalQueue:
             if d.barrier or i == 0:
                 command.setBarrier()
             command.concurrentDispatchThreadgroups_threadsPerThreadgroup_(d.grid, (d.threads, 1, 1))
-        return Indirect(commands, count, used)
+        return Indirect(work, commands, count, used)
 
 
 @dataclass
 class Indirect:
     """Commands that were encoded once. `used`: buffers that must be resident."""
 
+    work: Encoded
     commands: Any
     count: int
     used: list[Any]
@@ -268,8 +269,11 @@ class Indirect:
             encoder.useResource_usage_(buffer, 3)  # read and write
         encoder.executeCommandsInBuffer_withRange_(self.commands, (0, self.count))
 
+    def read(self, name: str) -> bytes:
+        return self.work.read(name)
 
-def _bytes(data: Tensor | bytes) -> bytes:
+
+def memory_bytes(data: Tensor | bytes) -> bytes:
     """A tensor's memory from its first element on; its strides are the program's business."""
     if isinstance(data, bytes):
         return data
