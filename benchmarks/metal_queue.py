@@ -121,8 +121,12 @@ class MetalQueue:
         self, family: str, kernel: str, constants: Mapping[int, int], text: str | None,
         indirect: bool,
     ) -> Any:  # fmt: skip
-        defines = "" if text else "".join(
-            f"#define {name} {value}\n" for name, value in shaders.defines(kernel).items()
+        defines = (
+            ""
+            if text
+            else "".join(
+                f"#define {name} {value}\n" for name, value in shaders.defines(kernel).items()
+            )
         )
         flat = defines + (text or host_kernels.text(family))
         options = self.metal.MTLCompileOptions.alloc().init()
@@ -184,7 +188,9 @@ class MetalQueue:
             data = given.get(b.name)
             if b.storage not in storages or data is not None:
                 size = max(x.bytes for x in program.buffers if x.storage == b.storage)
-                storages[b.storage] = self.buffer(size, memory_bytes(data) if data is not None else None)
+                storages[b.storage] = self.buffer(
+                    size, memory_bytes(data) if data is not None else None
+                )
         return Encoded(program, pipelines, [storages[b.storage] for b in program.buffers])
 
     def seconds(self, work: Any, calls: int) -> float:
@@ -239,7 +245,9 @@ class MetalQueue:
         count = len(work.program.dispatches)
         commands = make(descriptor, count, STORAGE_SHARED)
         used = list(work.buffers)
-        for i, (d, pipeline) in enumerate(zip(work.program.dispatches, work.pipelines, strict=True)):
+        for i, (d, pipeline) in enumerate(
+            zip(work.program.dispatches, work.pipelines, strict=True)
+        ):
             command = commands.indirectComputeCommandAtIndex_(i)
             command.setComputePipelineState_(pipeline)
             for a in d.arguments:

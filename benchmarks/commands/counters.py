@@ -16,7 +16,9 @@ from torch_mps_fusion.explain import aligned
 from .. import emulation, receipts
 from ..layers import SHAPES, Layer, ours
 
-INSTRUMENTS = "xctrace record --template 'Metal System Trace' --launch -- python -m benchmarks layer"
+INSTRUMENTS = (
+    "xctrace record --template 'Metal System Trace' --launch -- python -m benchmarks layer"
+)
 SHOWN = ("read_bytes", "written_bytes", "read_bytes_all_accesses", "barriers", "simd_ops",
          "atomics", "spins")  # fmt: skip
 

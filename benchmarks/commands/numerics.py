@@ -68,10 +68,14 @@ def optimisations(shape: str, device: str) -> list[Optimisation]:
     for v in shaders:
         found += [
             Optimisation(f"{v}: tile nt1u4", "bytes", call(v), call(v, ";tile=nt1u4")),
-            Optimisation(f"{v}: a group walks several tiles", "bytes", call(v), call(v, ";groups=3")),
+            Optimisation(
+                f"{v}: a group walks several tiles", "bytes", call(v), call(v, ";groups=3")
+            ),
             Optimisation(f"{v}: tokens in two calls", "bytes", call(v), split(v, 3)),
         ]
-    found.append(Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, ";rule=r2s4")))
+    found.append(
+        Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, ";rule=r2s4"))
+    )
     return found
 
 

@@ -43,7 +43,9 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
                 }
             found[d.kernel] = {"threads": d.threads, "threadgroup_bytes": d.threadgroup_bytes,
                                **said}  # fmt: skip
-            shown = ["-" if said[n] is None else str(said[n]) for n in ("most_threads", "simd_width")]
+            shown = [
+                "-" if said[n] is None else str(said[n]) for n in ("most_threads", "simd_width")
+            ]
             lines.append((d.kernel, str(d.threads), str(d.threadgroup_bytes), *shown))
     print("\n".join(aligned([lines[0], *sorted(set(lines[1:]))])))
     print("registers and spills: Metal does not tell; static figures of an open compiler, advisory, "

@@ -112,7 +112,9 @@ def line(tokens: int, measured: Measured, worst: float) -> str:
     aim, met = ("-", "") if target is None else (f"{target:g}x", "met" if ratio >= target else
                                                  "missed")  # fmt: skip
     fall, ours = measured.median("fallback") * 1e3, measured.median("native") * 1e3
-    return f"{tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {ratio:>6.1f}x  {aim:>6}  {met:<7}  {worst:.2g}"
+    return (
+        f"{tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {ratio:>6.1f}x  {aim:>6}  {met:<7}  {worst:.2g}"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -72,7 +72,9 @@ def serve(stack: Stack, arm: Ours, length: int, seed: int, new: int) -> Request:
     device, request = stack.layers[0].device, Request()
     generator = torch.Generator().manual_seed(seed)
     prompt = torch.randint(VOCABULARY, (length,), generator=generator).to(device)
-    noise = -torch.log(-torch.log(torch.rand(WARM_UP_TOKENS + new, VOCABULARY, generator=generator)))
+    noise = -torch.log(
+        -torch.log(torch.rand(WARM_UP_TOKENS + new, VOCABULARY, generator=generator))
+    )
     states = [layer.states() for layer in stack.layers]
     logits = stack.step(arm, prompt, states)
     for i, drawn in enumerate(noise.to(device)):
