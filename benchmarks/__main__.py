@@ -12,15 +12,35 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from . import receipts
 from .errors import BenchmarkError
 
 # In the order in which `all` runs them.
 COMMANDS = (
-    "audit", "price", "contract", "numerics", "candidate", "stream", "projection", "ksplit",
-    "layer", "paired", "gaps", "counters", "timeline", "registers", "replay", "overhead", "serving",
-    "rule", "generate", "staging", "speculation",
-)  # fmt: skip
+    "audit",
+    "price",
+    "contract",
+    "numerics",
+    "candidate",
+    "stream",
+    "projection",
+    "ksplit",
+    "layer",
+    "paired",
+    "gaps",
+    "counters",
+    "timeline",
+    "registers",
+    "replay",
+    "overhead",
+    "serving",
+    "rule",
+    "generate",
+    "staging",
+    "speculation",
+)
 LAST = ("report", "all")
 DEVICES = ("cpu", "cuda", "mps")
 
@@ -35,8 +55,6 @@ def title(name: str) -> str:
 
 def available() -> str:
     """The best device here."""
-    import torch
-
     if torch.backends.mps.is_available():
         return "mps"
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -79,7 +97,13 @@ def execute(options: argparse.Namespace) -> list[receipts.Receipt]:
     """Runs one parsed command; writes its receipts where `--out` says."""
     if options.device is None:
         options.device = available()
-    found = list(module(options.command).run(options))
+    threads = torch.get_num_threads()
+    if options.smoke:
+        torch.set_num_threads(1)  # nothing so small gains by more
+    try:
+        found = list(module(options.command).run(options))
+    finally:
+        torch.set_num_threads(threads)
     if options.out is not None:
         for receipt in found:
             print(f"receipt: {receipts.write(receipt, options.out)}")

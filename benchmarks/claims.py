@@ -132,8 +132,9 @@ class Bound:
 
     def __post_init__(self) -> None:
         if not self.traffic_proof or not self.rate_proof:
-            raise ReportRefusal("bound: both a proof of the least traffic and one of the highest "
-                                "rate are needed")  # fmt: skip
+            raise ReportRefusal(
+                "bound: both a proof of the least traffic and one of the highest rate are needed"
+            )
         if "stream" in self.rate_proof or "best of" in self.rate_proof:
             raise ReportRefusal("bound: an observed stream is no upper bound on the rate")
 

@@ -8,8 +8,15 @@ from typing import Any
 
 from torch_mps_fusion import host_kernels
 
-SUMMED = ("barriers", "simd_ops", "atomics", "fences", "spins", "threadgroup_read",
-          "threadgroup_written")  # fmt: skip
+SUMMED = (
+    "barriers",
+    "simd_ops",
+    "atomics",
+    "fences",
+    "spins",
+    "threadgroup_read",
+    "threadgroup_written",
+)
 
 
 def counted(work: Callable[[], Any], **options: Any) -> tuple[Any, list[host_kernels.Launch]]:

@@ -78,9 +78,18 @@ def host() -> dict[str, Any]:
 
 def device(kind: str) -> dict[str, Any]:
     """The device that a run was on: null where a figure cannot be read."""
-    found: dict[str, Any] = {**host(), "kind": kind, "name": processor(), "gpu_cores": None,
-                             "gpu_family": None, "driver": None, "clocks": None,
-                             "temperature_c": None, "thermal": None, "power": None}  # fmt: skip
+    found: dict[str, Any] = {
+        **host(),
+        "kind": kind,
+        "name": processor(),
+        "gpu_cores": None,
+        "gpu_family": None,
+        "driver": None,
+        "clocks": None,
+        "temperature_c": None,
+        "thermal": None,
+        "power": None,
+    }
     if kind == "cuda":
         found |= _cuda()
     if kind == "mps":

@@ -123,9 +123,16 @@ class _Run:
                 raise GateFailed(f"{name}: other bits after the timed calls than before")
         control = next((a.name for a in self.arms if a.name.endswith(AGAIN)), None)
         return Measured(
-            self.timer.name, self.timer.gpu, self.order, self.seed, orders, warm, samples, control,
+            self.timer.name,
+            self.timer.gpu,
+            self.order,
+            self.seed,
+            orders,
+            warm,
+            samples,
+            control,
             before,
-        )  # fmt: skip
+        )
 
     def turn(self, i: int) -> list[Arm]:
         if self.order == "abba":

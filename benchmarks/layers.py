@@ -181,9 +181,7 @@ class Ours:
 
     def keywords(self, layer: Layer) -> dict:
         form = layer.weight_format if self.shader else "rows"
-        return {
-            **layer.shape.keywords, "weight_format": form, "eps": EPS, "variant": self.variant
-        }  # fmt: skip
+        return {**layer.shape.keywords, "weight_format": form, "eps": EPS, "variant": self.variant}
 
     def emulated(self, device: str) -> bool:
         """Whether metal_host would run it, so that its time means nothing."""

@@ -108,9 +108,13 @@ class MetalQueue:
         self._pipelines: dict[tuple, Any] = {}
 
     def pipeline(
-        self, family: str, kernel: str, constants: Mapping[int, int], text: str | None = None,
+        self,
+        family: str,
+        kernel: str,
+        constants: Mapping[int, int],
+        text: str | None = None,
         indirect: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """A pipeline of one of our families, or of a kernel in another text."""
         key = (family, kernel, tuple(sorted(constants.items())), indirect)
         if key not in self._pipelines:
@@ -118,9 +122,13 @@ class MetalQueue:
         return self._pipelines[key]
 
     def _make(
-        self, family: str, kernel: str, constants: Mapping[int, int], text: str | None,
+        self,
+        family: str,
+        kernel: str,
+        constants: Mapping[int, int],
+        text: str | None,
         indirect: bool,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         defines = (
             ""
             if text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,13 @@ from ..errors import BenchmarkError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", help="names of commands")
-    parser.add_argument("--cool-down", type=float, default=20.0, metavar="S",
-                        help="seconds between timed commands on a GPU")  # fmt: skip
+    parser.add_argument(
+        "--cool-down",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds between timed commands on a GPU",
+    )
 
 
 def folder(device: str) -> Path:
@@ -29,8 +35,6 @@ def folder(device: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
-    import time
-
     from ..__main__ import COMMANDS, execute, make_parser
 
     parser = make_parser()
@@ -42,7 +46,8 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         print(f"\n== {name}", flush=True)
         try:
             for receipt in execute(parser.parse_args(words)):
-                failed |= {name: str(f) for f in receipt["results"].get("failed", ())}
+                if receipt["results"].get("failed"):
+                    failed[name] = "; ".join(map(str, receipt["results"]["failed"]))
         except (BenchmarkError, ValueError, NotImplementedError, RuntimeError) as error:
             failed[name] = f"{type(error).__name__}: {error}"
             print(f"error: {name}: {error}")
@@ -53,7 +58,8 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     options.out = out
     print(f"\nreceipts and report: {out.name}; please attach the folder to an issue")
     yield receipts.new(
-        options, "arithmetic",
+        options,
+        "arithmetic",
         results={"failed": [f"{n}: {why}" for n, why in failed.items()]},
         caveats=["a list of what ran; the receipts of the commands are beside it"],
-    )  # fmt: skip
+    )

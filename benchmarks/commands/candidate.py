@@ -95,6 +95,8 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         if options.candidate_file and reasons:
             failed.append(f"{path.stem}: refused")
     yield receipts.new(
-        options, "arithmetic", results={"candidates": found, "failed": failed},
+        options,
+        "arithmetic",
+        results={"candidates": found, "failed": failed},
         claim="accepted means: worth measuring; nothing is said of its speed",
-    )  # fmt: skip
+    )

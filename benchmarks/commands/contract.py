@@ -52,17 +52,27 @@ class Handoff:
 
 
 def handoff(
-    consumers: int = 3, *, no_fence: bool = False, stall: bool = False, cancel: bool = False,
-    checked: bool = True, **options: object,
-) -> Handoff:  # fmt: skip
+    consumers: int = 3,
+    *,
+    no_fence: bool = False,
+    stall: bool = False,
+    cancel: bool = False,
+    checked: bool = True,
+    **options: object,
+) -> Handoff:
     parts = np.zeros(PARTS, np.uint32)
     flags = np.zeros(PARTS + 1, np.uint32)
     out = np.full(consumers, POISON, np.uint32)
     constants = {"kNoFence": int(no_fence), "kStall": int(stall)}
     result = probes.emulate(
-        "handoff", constants, 1 + consumers, 32,
-        [parts, flags, np.array([int(cancel)], np.uint32), out], checked=checked, **options,
-    )  # fmt: skip
+        "handoff",
+        constants,
+        1 + consumers,
+        32,
+        [parts, flags, np.array([int(cancel)], np.uint32), out],
+        checked=checked,
+        **options,
+    )
     counters = result.counters
     return Handoff(int(flags[PARTS]), out, counters.spins, counters.fences)
 
@@ -81,8 +91,9 @@ def tasks(device: str) -> Verdict:
         if program.faults():
             return Verdict(False, f"{arm.name}: {program.faults()[0]}")
         last = len(program.dispatches) - 1
-        unordered = [replace(d, barrier=d.barrier and i != last)
-                     for i, d in enumerate(program.dispatches)]  # fmt: skip
+        unordered = [
+            replace(d, barrier=d.barrier and i != last) for i, d in enumerate(program.dispatches)
+        ]
         for what, dispatches in (("barrier", unordered), ("producer", program.dispatches[1:])):
             if not replace(program, dispatches=dispatches).faults():
                 return Verdict(False, f"{arm.name}: a missing {what} is not found")
@@ -160,9 +171,11 @@ def progress(device: str) -> Verdict:
     unfair = handoff(schedule="unfair")
     enough = handoff(residency=4, order="reversed")
     kept = (
-        starved.error == TIMED_OUT and starved.untouched and enough.right
+        starved.error == TIMED_OUT
+        and starved.untouched
+        and enough.right
         and (unfair.right or unfair.error == TIMED_OUT)
-    )  # fmt: skip
+    )
     return Verdict(
         kept, f"1 resident of 4: error word {starved.error}, nothing written; all resident: right"
     )
@@ -251,7 +264,12 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         found[name] = {"row": row, "kept": verdict.kept, "detail": verdict.detail}
         failed += [f"{name}: {verdict.detail}"] if verdict.kept is False else []
     yield receipts.new(
-        options, "cpu-emulation" if options.device == "cpu" else options.device, scope="layer",
-        tier=1, rows=ROWS, dtype="bfloat16", results={"cases": found, "failed": failed},
+        options,
+        "cpu-emulation" if options.device == "cpu" else options.device,
+        scope="layer",
+        tier=1,
+        rows=ROWS,
+        dtype="bfloat16",
+        results={"cases": found, "failed": failed},
         caveats=["hand-offs inside a dispatch are a probe kernel, always emulated"],
-    )  # fmt: skip
+    )

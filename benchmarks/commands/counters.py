@@ -19,8 +19,15 @@ from ..layers import SHAPES, Layer, ours
 INSTRUMENTS = (
     "xctrace record --template 'Metal System Trace' --launch -- python -m benchmarks layer"
 )
-SHOWN = ("read_bytes", "written_bytes", "read_bytes_all_accesses", "barriers", "simd_ops",
-         "atomics", "spins")  # fmt: skip
+SHOWN = (
+    "read_bytes",
+    "written_bytes",
+    "read_bytes_all_accesses",
+    "barriers",
+    "simd_ops",
+    "atomics",
+    "spins",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +52,18 @@ def frame(occupancy: float | None, active: float | None) -> Mapping[str, float] 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     both = frame(options.occupancy, options.active_cores)
     if both is not None:
-        print(f"occupancy {both['occupancy']:g} %, active cores {both['active_cores']:g} %: "
-              "different quantities, neither a cause")  # fmt: skip
+        print(
+            f"occupancy {both['occupancy']:g} %, active cores {both['active_cores']:g} %: "
+            "different quantities, neither a cause"
+        )
     if options.device != "cpu":
         print(f"frame counters come from Instruments: {INSTRUMENTS}")
         yield receipts.new(
-            options, "arithmetic", results={"frame": both},
+            options,
+            "arithmetic",
+            results={"frame": both},
             needs=[] if both else ["occupancy and active cores: Instruments on a Mac"],
-        )  # fmt: skip
+        )
         return
     shape = SHAPES[options.shape[0]]
     layer = Layer(shape, "cpu", options.seed)
@@ -68,14 +79,26 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
             lines.append((launch.family, *(f"{counts[n]:,}" for n in SHOWN)))
         print(f"{arm.name}, {options.rows} rows, emulated")
         print("\n".join(aligned(lines)))
-        counted = [{"family": launch.family, **c}
-                   for launch, c in zip(launches, by_dispatch, strict=True)]  # fmt: skip
+        counted = [
+            {"family": launch.family, **c} for launch, c in zip(launches, by_dispatch, strict=True)
+        ]
         records.append(
-            receipts.arm(arm.name, emulated=True, replay="none", dispatches=len(launches),
-                         counts={"dispatches": counted})
-        )  # fmt: skip
+            receipts.arm(
+                arm.name,
+                emulated=True,
+                replay="none",
+                dispatches=len(launches),
+                counts={"dispatches": counted},
+            )
+        )
     print(f"frame counters need a Mac: {INSTRUMENTS}")
     yield receipts.new(
-        options, "cpu-emulation", scope="layer", rows=options.rows, dtype="bfloat16", arms=records,
-        results={"frame": both}, needs=["occupancy and active cores: Instruments on a Mac"],
-    )  # fmt: skip
+        options,
+        "cpu-emulation",
+        scope="layer",
+        rows=options.rows,
+        dtype="bfloat16",
+        arms=records,
+        results={"frame": both},
+        needs=["occupancy and active cores: Instruments on a Mac"],
+    )

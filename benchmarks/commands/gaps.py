@@ -19,8 +19,10 @@ from ..layers import SHAPES, Layer, Ours, ours
 from ..metal_queue import MetalQueue
 from .layer import memory, record
 
-NOTE = ("A producer's tail and a consumer's head are inside the intervals; without the boundary "
-        "they remain.")  # fmt: skip
+NOTE = (
+    "A producer's tail and a consumer's head are inside the intervals; without the boundary "
+    "they remain."
+)
 Interval = tuple[str, float, float]
 
 
@@ -57,9 +59,11 @@ def account(intervals: Sequence[Interval]) -> Account:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--window", choices=("mixer", "ffn_to_gdn"), default="mixer",
+        "--window",
+        choices=("mixer", "ffn_to_gdn"),
+        default="mixer",
         help="ffn_to_gdn: deferred, because the package has no FFN",
-    )  # fmt: skip
+    )
     parser.add_argument("--shape", nargs=1, choices=SHAPES, default=["27b"])
     parser.add_argument("--rows", type=int, default=8)
 
@@ -87,38 +91,55 @@ def traced(options: argparse.Namespace, arms: list[Ours]) -> receipts.Receipt:
         for d in program.dispatches:
             groups = d.grid[0] * d.grid[1] * d.grid[2]
             read, written = sum(v.read for v in d.views), sum(v.written for v in d.views)
-            lines.append((d.stage, "yes" if d.barrier else "no", str(groups), f"{read:,}",
-                          f"{written:,}"))  # fmt: skip
+            lines.append(
+                (d.stage, "yes" if d.barrier else "no", str(groups), f"{read:,}", f"{written:,}")
+            )
         found[arm.name] = [list(line) for line in lines[1:]]
         print(f"{arm.name}: {len(program.dispatches)} dispatches")
         print("\n".join(aligned(lines)))
     print("trace only: GPU start and end of dispatches need a Mac or an NVIDIA GPU")
     return receipts.new(
-        options, "arithmetic", scope="layer", rows=options.rows, dtype="bfloat16",
-        results={"trace": found, "note": NOTE}, needs=["intervals: a Mac or an NVIDIA GPU"],
-    )  # fmt: skip
+        options,
+        "arithmetic",
+        scope="layer",
+        rows=options.rows,
+        dtype="bfloat16",
+        results={"trace": found, "note": NOTE},
+        needs=["intervals: a Mac or an NVIDIA GPU"],
+    )
 
 
-def report(options: argparse.Namespace, arm: Ours, intervals: list[Interval], tick: float,
-           how: str) -> receipts.Receipt:  # fmt: skip
+def report(
+    options: argparse.Namespace, arm: Ours, intervals: list[Interval], tick: float, how: str
+) -> receipts.Receipt:
     found = account(intervals)
     start = min(i[1] for i in intervals)
     lines = [("dispatch", "start us", "end us")]
     lines += [(n, f"{(s - start) * 1e6:.2f}", f"{(e - start) * 1e6:.2f}") for n, s, e in intervals]
     print("\n".join(aligned(lines)))
     print(
-        f"{arm.name}: window {found.window * 1e6:.2f} us, intervals {found.covered * 1e6:.2f}, gaps "
-        f"{found.gaps * 1e6:.2f}, overlaps {found.overlaps * 1e6:.2f}"
+        f"{arm.name}: window {found.window * 1e6:.2f} us, intervals {found.covered * 1e6:.2f}, "
+        f"gaps {found.gaps * 1e6:.2f}, overlaps {found.overlaps * 1e6:.2f}"
     )
     layer = Layer(SHAPES[options.shape[0]], options.device, options.seed)
     return receipts.new(
-        options, options.device, scope="layer", tier=1, rows=options.rows, dtype="bfloat16",
+        options,
+        options.device,
+        scope="layer",
+        tier=1,
+        rows=options.rows,
+        dtype="bfloat16",
         arms=[record(arm, layer, options.rows, instrumented=True, replay="none")],
-        results={"part": arm.name, "intervals_s": [list(i) for i in intervals], "how": how,
-                 "account_s": vars(found), "note": NOTE,
-                 "failed": [] if found.balances(tick) else [f"{arm.name}: does not balance"]},
+        results={
+            "part": arm.name,
+            "intervals_s": [list(i) for i in intervals],
+            "how": how,
+            "account_s": vars(found),
+            "note": NOTE,
+            "failed": [] if found.balances(tick) else [f"{arm.name}: does not balance"],
+        },
         caveats=["each dispatch apart: the window is that of the instrumented run"],
-    )  # fmt: skip
+    )
 
 
 def timed(options: argparse.Namespace, arm: Ours) -> receipts.Receipt:

@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
 
     logging.set_verbosity_error()  # it warns that its fallback is slow; that is what we time
     if options.smoke:
-        options.dtypes, options.prompt, options.new = ["float32"], 4, 4
+        options.dtypes, options.prompt, options.new = ["float32"], 2, 2
     print(f"{options.prompt} prompt and {options.new} new tokens, batch 1, CPU")
     for name in options.dtypes:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A deeper K split of a projection: what it does to the bits, and to dependent and independent calls.
+"""A deeper K split of a projection: bits, and times of dependent and of independent calls.
 
 The output of every split is compared with split 1 in units in the last place. A run that asks for
 byte identity rejects every split that moves a bit. No split is a default for all shapes.
@@ -31,9 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--k-splits", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument(
-        "--require", choices=("bytes", "tolerance"), default="tolerance",
+        "--require",
+        choices=("bytes", "tolerance"),
+        default="tolerance",
         help="bytes: a split that moves a bit is an error",
-    )  # fmt: skip
+    )
 
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
@@ -66,9 +68,13 @@ def emulated(x: Tensor, w: Tensor, splits: int) -> tuple[Tensor, Tensor]:
     sums = torch.full((rows, n), float("nan"))
     args = np.array([rows, k, n, k], np.uint32)
     probes.emulate(
-        "ksplit", {"kSplits": splits}, n, 32 * splits,
-        [bits(x), bits(w), bits(y), sums.numpy(), args], checked=False,
-    )  # fmt: skip
+        "ksplit",
+        {"kSplits": splits},
+        n,
+        32 * splits,
+        [bits(x), bits(w), bits(y), sums.numpy(), args],
+        checked=False,
+    )
     return y, sums
 
 
@@ -117,8 +123,9 @@ def cell(options: argparse.Namespace, name: str, n: int, k: int) -> receipts.Rec
     print("\n".join(aligned(lines)))
     failed = []
     if options.require == "bytes":
-        failed = [f"{name}: split {s} moves bits" for s, f in found.items()
-                  if not f["byte_identical"]]  # fmt: skip
+        failed = [
+            f"{name}: split {s} moves bits" for s, f in found.items() if not f["byte_identical"]
+        ]
     shared: dict[str, Any] = {
         "scope": "operator",
         "tier": 1,
@@ -171,13 +178,22 @@ def timed(
             pair = Calls(launch(x1, y1, feeds), launch(y1 if feeds else x2, y2, feeds))
             arms.append(Arm(f"split {s}, {mode}", pair, 16, 2))
             records.append(
-                receipts.arm(f"split {s}, {mode}", launch=f"splits {s}", replay="command buffer",
-                             payload_bytes=w.nbytes)
-            )  # fmt: skip
+                receipts.arm(
+                    f"split {s}, {mode}",
+                    launch=f"splits {s}",
+                    replay="command buffer",
+                    payload_bytes=w.nbytes,
+                )
+            )
     measured = measure(
-        arms, queue, rounds=options.rounds or 21, order=options.order, seed=options.seed,
-        warm_up_s=options.warm_up_gpu_seconds, deadline=options.deadline,
-    )  # fmt: skip
+        arms,
+        queue,
+        rounds=options.rounds or 21,
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
     for record in records:
         print(f"{record['name']:<24} {measured.median(record['name']) * 1e6:9.2f} us")
     base = options.k_splits[0]
@@ -187,6 +203,12 @@ def timed(
         for m in MODES
     ]
     return receipts.new(
-        options, "mps", cache_mode="warm", working_set_bytes=w.nbytes, measured=measured,
-        arms=records, comparisons=pairs, **shared,
-    )  # fmt: skip
+        options,
+        "mps",
+        cache_mode="warm",
+        working_set_bytes=w.nbytes,
+        measured=measured,
+        arms=records,
+        comparisons=pairs,
+        **shared,
+    )

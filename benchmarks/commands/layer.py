@@ -305,9 +305,15 @@ def counted_receipt(
         records.append(record(arm, layer, rows, replay="none", emulated=True, counts=counts))
         moved = counts["read_bytes"] + counts["written_bytes"]
         lines.append(
-            (arm.name, str(counts["launches"]), f"{moved:,}", f"{program.minimum_bytes:,}",
-             str(counts["barriers"]), str(counts["spins"]))
-        )  # fmt: skip
+            (
+                arm.name,
+                str(counts["launches"]),
+                f"{moved:,}",
+                f"{program.minimum_bytes:,}",
+                str(counts["barriers"]),
+                str(counts["spins"]),
+            )
+        )
     print("\n".join(aligned(lines)))
     print("emulated: counted, not timed")
     return receipts.new(

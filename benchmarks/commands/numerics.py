@@ -56,8 +56,11 @@ def optimisations(shape: str, device: str) -> list[Optimisation]:
     """One row for each change, and one for each variant that runs here."""
     here = [a.variant for a in ours(SHAPES[shape], device, ROWS, torch.bfloat16)]
     shaders = [v for v in here if v not in ("stock", "native")]
-    found = [Optimisation(f"{v} for stock", "tolerance", call("stock"), call(v))
-             for v in here if v != "stock"]  # fmt: skip
+    found = [
+        Optimisation(f"{v} for stock", "tolerance", call("stock"), call(v))
+        for v in here
+        if v != "stock"
+    ]
     if not shaders:
         return found
     first = shaders[0]
@@ -94,17 +97,30 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
                 continue
             row = compare(o, layer, hidden, head)
             rows[o.name] = row
-            lines.append((o.name, o.declared, str(row["found"]), str(row["max_ulp"]),
-                          f"{row['cosine']:.6f}", f"{row['kl']:.1e}"))  # fmt: skip
+            lines.append(
+                (
+                    o.name,
+                    o.declared,
+                    str(row["found"]),
+                    str(row["max_ulp"]),
+                    f"{row['cosine']:.6f}",
+                    f"{row['kl']:.1e}",
+                )
+            )
             if not row["kept"]:
                 failed.append(f"{o.name}: declares {o.declared}, keeps {row['found']}")
     print("\n".join(aligned(lines)))
     print("K split: `ksplit` (tolerance). Above the row threshold aten's products: tolerance.")
     yield receipts.new(
-        options, "cpu-emulation" if options.device == "cpu" else options.device, scope="layer",
-        tier=1, rows=ROWS, dtype="bfloat16", numerics={"optimisations": rows},
+        options,
+        "cpu-emulation" if options.device == "cpu" else options.device,
+        scope="layer",
+        tier=1,
+        rows=ROWS,
+        dtype="bfloat16",
+        numerics={"optimisations": rows},
         results={"failed": failed},
-    )  # fmt: skip
+    )
 
 
 def compare(o: Optimisation, layer: Layer, hidden: Tensor, head: Tensor) -> dict:

@@ -1,6 +1,6 @@
 """Host time from Python to the last encoded dispatch of a decode call, beside aten's calls.
 
-`gdn_layer_`, one row, hidden size 32, where arithmetic is negligible. The dispatches of our variants
+`gdn_layer_`, one row, hidden size 32, where arithmetic is negligible. Our variants' dispatches
 go to a recording encoder, which runs nothing; `stock` makes its aten calls on CPU tensors, the
 arithmetic of a few hundred elements included. Aimed at: a quarter of stock for `packed`, an eighth
 for variants with fewer dispatches. Microseconds are this machine's.
@@ -39,10 +39,14 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     with torch.no_grad(), recording(), one_thread():
         to_measure = [Arm(a.name, call(a, layer, hidden), calls) for a in arms]
         measured = measure(
-            to_measure, HostClock(), rounds=options.rounds or (3 if options.smoke else 21),
-            order=options.order, seed=options.seed, deadline=options.deadline,
+            to_measure,
+            HostClock(),
+            rounds=options.rounds or (3 if options.smoke else 21),
+            order=options.order,
+            seed=options.seed,
+            deadline=options.deadline,
             warm_up_s=0.0 if options.smoke else 0.1,
-        )  # fmt: skip
+        )
         cross = {a.name: crosscheck(to_measure[i]) for i, a in enumerate(arms)}
     lines = [("arm", "us a call", "of stock", "95 % interval", "aimed at", "")]
     pairs = []
@@ -53,18 +57,32 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
             pairs.append(c.as_dict())
             aim = TARGETS.get(arm.variant, OTHERS)
             met = "met" if c.ratio.mean <= aim else "missed"
-            rest = (f"{c.ratio.mean:.3f}", f"{c.ratio.low:.3f} to {c.ratio.high:.3f}",
-                    f"{aim:.3f}", met)  # fmt: skip
+            rest = (
+                f"{c.ratio.mean:.3f}",
+                f"{c.ratio.low:.3f} to {c.ratio.high:.3f}",
+                f"{aim:.3f}",
+                met,
+            )
         lines.append((arm.name, f"{us:.1f}", *rest))
     print("\n".join(aligned(lines)))
     yield receipts.new(
-        options, "cpu-native", scope="operator", tier=1, rows=1, sequences=1, dtype="bfloat16",
-        cache_mode="warm", measured=measured,
-        arms=[record(a, layer, 1, replay="plain calls") for a in arms], comparisons=pairs,
+        options,
+        "cpu-native",
+        scope="operator",
+        tier=1,
+        rows=1,
+        sequences=1,
+        dtype="bfloat16",
+        cache_mode="warm",
+        measured=measured,
+        arms=[record(a, layer, 1, replay="plain calls") for a in arms],
+        comparisons=pairs,
         results={"microseconds_by_torch_utils_benchmark": cross},
-        caveats=["the encoder records and runs nothing: no Metal call is in it",
-                 "stock's arithmetic at hidden size 32 is in its time"],
-    )  # fmt: skip
+        caveats=[
+            "the encoder records and runs nothing: no Metal call is in it",
+            "stock's arithmetic at hidden size 32 is in its time",
+        ],
+    )
 
 
 def call(arm: Ours, layer: Layer, hidden: torch.Tensor):
@@ -73,9 +91,13 @@ def call(arm: Ours, layer: Layer, hidden: torch.Tensor):
     projections = layer.packed if arm.shader else [layer.in_proj, layer.out_proj]
     op, keywords = torch.ops.mps_fusion.gdn_layer_, arm.keywords(layer)
     positional = (
-        hidden, *states, [projections[0]], *layer.small(), [projections[1]],
+        hidden,
+        *states,
+        [projections[0]],
+        *layer.small(),
+        [projections[1]],
         layer.input_norm_weight,
-    )  # fmt: skip
+    )
     return lambda: op(*positional, **keywords)
 
 

@@ -1,7 +1,7 @@
 """Two arms of one layer against each other, twice: fusion claims and attributions.
 
 A verdict needs an interval without 1 in each of two separate runs, of the same sign, beyond the
-noise band, the A/A bias and the drift; a fusion claim also equal packs, numeric geometry and replay.
+noise band, A/A bias and drift; a fusion claim also equal packs, numeric geometry and replay.
 """
 
 from __future__ import annotations
@@ -34,16 +34,21 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.smoke:
         options.shape, options.rows = ["small"], [2]
     shape, rows = SHAPES[options.shape[0]], options.rows[0]
-    options.geometry = [a.partition(";")[2] and ";" + a.partition(";")[2] for a in
-                        (options.a, options.b) if ";" in a]  # fmt: skip
+    options.geometry = [
+        a.partition(";")[2] and ";" + a.partition(";")[2]
+        for a in (options.a, options.b)
+        if ";" in a
+    ]
     here = {a.name: a for a in ours(shape, options.device, rows, torch.bfloat16, options.geometry)}
     missing = [name for name in (options.a, options.b) if name not in here]
     if missing:
         print(f"not here: {', '.join(missing)}; there are: {', '.join(here)}")
         yield receipts.new(
-            options, "arithmetic", results={"missing": missing},
+            options,
+            "arithmetic",
+            results={"missing": missing},
             needs=[f"variant {name} on {options.device}" for name in missing],
-        )  # fmt: skip
+        )
         return
     options.only = [options.a, options.b]
     found = []
@@ -80,9 +85,12 @@ def comparison(receipt: receipts.Receipt, a: str, b: str) -> Comparison:
             return Comparison(a, b, ratio, *rest)
         if (c["a"], c["b"]) == (b, a):
             turned = Ratio(
-                1 / ratio.mean, 1 / ratio.high, 1 / ratio.low, ratio.rounds - ratio.wins,
+                1 / ratio.mean,
+                1 / ratio.high,
+                1 / ratio.low,
+                ratio.rounds - ratio.wins,
                 ratio.rounds,
-            )  # fmt: skip
+            )
             word = {"faster": "slower", "slower": "faster"}.get(c["verdict"], c["verdict"])
             return Comparison(a, b, turned, c["drift"], c["control"], word, c["reasons"])
     raise ReportRefusal(f"{a} against {b}: not compared")

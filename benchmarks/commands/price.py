@@ -13,10 +13,13 @@ from .. import claims, facts, models, receipts
 from . import audit
 
 TRAFFIC_ASSUMPTIONS = (
-    "cache reuse: none", "repeated reads: none", "discarded drafts: none",
+    "cache reuse: none",
+    "repeated reads: none",
+    "discarded drafts: none",
     "context length: state, key and value traffic is not counted",
-    "model format: the one named", "graph: every matrix once a pass",
-)  # fmt: skip
+    "model format: the one named",
+    "graph: every matrix once a pass",
+)
 STUDY_RATE = 570.0
 
 

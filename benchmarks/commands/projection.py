@@ -140,9 +140,13 @@ def counted(
         "accepted), our geometries bit-identical; emulated, no times"
     )
     return receipts.new(
-        options, "cpu-emulation", arms=list(records.values()), needs=["times: a Mac"],
-        caveats=["a slice of the outputs"], **shared,
-    )  # fmt: skip
+        options,
+        "cpu-emulation",
+        arms=list(records.values()),
+        needs=["times: a Mac"],
+        caveats=["a slice of the outputs"],
+        **shared,
+    )
 
 
 def timed(
@@ -168,9 +172,14 @@ def timed(
         timer = for_torch(options.device, options.deadline)
         records = {a: {**r, "replay": "CUDA graph"} for a, r in records.items()}
     measured = measure(
-        arms, timer, rounds=options.rounds or 11, order=options.order, seed=options.seed,
-        warm_up_s=options.warm_up_gpu_seconds, deadline=options.deadline,
-    )  # fmt: skip
+        arms,
+        timer,
+        rounds=options.rounds or 11,
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
     lines = [(f"{name} {shared['rows']} rows", "median us", "payload GB/s")]
     for a in arms:
         seconds = measured.median(a.name)
@@ -179,7 +188,12 @@ def timed(
     print("\n".join(aligned(lines)))
     print(receipts.LABELS[options.device])
     return receipts.new(
-        options, options.device, measured=measured, arms=list(records.values()), cache_mode="warm",
+        options,
+        options.device,
+        measured=measured,
+        arms=list(records.values()),
+        cache_mode="warm",
         working_set_bytes=operands[1].nbytes,
-        comparisons=[measured.compare(a.name, arms[0].name).as_dict() for a in arms[1:]], **shared,
-    )  # fmt: skip
+        comparisons=[measured.compare(a.name, arms[0].name).as_dict() for a in arms[1:]],
+        **shared,
+    )

@@ -41,18 +41,26 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
                     "simd_width": made.threadExecutionWidth(),
                     "static_threadgroup_bytes": made.staticThreadgroupMemoryLength(),
                 }
-            found[d.kernel] = {"threads": d.threads, "threadgroup_bytes": d.threadgroup_bytes,
-                               **said}  # fmt: skip
+            found[d.kernel] = {
+                "threads": d.threads,
+                "threadgroup_bytes": d.threadgroup_bytes,
+                **said,
+            }
             shown = [
                 "-" if said[n] is None else str(said[n]) for n in ("most_threads", "simd_width")
             ]
             lines.append((d.kernel, str(d.threads), str(d.threadgroup_bytes), *shown))
     print("\n".join(aligned([lines[0], *sorted(set(lines[1:]))])))
-    print("registers and spills: Metal does not tell; static figures of an open compiler, advisory, "
-          "are in NOTES.md")  # fmt: skip
+    print(
+        "registers and spills: Metal does not tell; advisory figures of an open compiler are in "
+        "NOTES.md"
+    )
     yield receipts.new(
-        options, "mps" if queue else "arithmetic", rows=options.rows, dtype="bfloat16",
+        options,
+        "mps" if queue else "arithmetic",
+        rows=options.rows,
+        dtype="bfloat16",
         results={"kernels": found},
         needs=[] if queue else ["most threads of a pipeline: a Mac"],
         caveats=["metadata is no cause"],
-    )  # fmt: skip
+    )

@@ -39,8 +39,13 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
 
 
 def shared(options: argparse.Namespace, arm: Ours) -> dict[str, Any]:
-    return {"scope": "layer", "tier": 1, "rows": options.rows, "dtype": "bfloat16",
-            "results": {"part": arm.name}}  # fmt: skip
+    return {
+        "scope": "layer",
+        "tier": 1,
+        "rows": options.rows,
+        "dtype": "bfloat16",
+        "results": {"part": arm.name},
+    }
 
 
 def given(arm: Ours, layer: Layer, hidden: torch.Tensor) -> dict[str, bytes]:
@@ -61,42 +66,76 @@ def listed(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.Rec
             if recorded.read(name) != bits:
                 raise GateFailed(f"{arm.name}: replay {i + 1} gives other bits in {name}")
     calls = len(program.calls.splitlines())
-    print(f"{arm.name}: {len(program.dispatches)} dispatches, {calls} encoder calls recorded; two "
-          "replays give the bits of the op")  # fmt: skip
+    print(
+        f"{arm.name}: {len(program.dispatches)} dispatches, {calls} encoder calls recorded; two "
+        "replays give the bits of the op"
+    )
     return receipts.new(
-        options, "cpu-emulation",
-        arms=[record(arm, layer, options.rows, replay="recorded list", emulated=True,
-                     counts={"encoder_calls": calls})],
-        numerics={"replay": "bytes"}, needs=["host and GPU times: a Mac, or an NVIDIA GPU"],
+        options,
+        "cpu-emulation",
+        arms=[
+            record(
+                arm,
+                layer,
+                options.rows,
+                replay="recorded list",
+                emulated=True,
+                counts={"encoder_calls": calls},
+            )
+        ],
+        numerics={"replay": "bytes"},
+        needs=["host and GPU times: a Mac, or an NVIDIA GPU"],
         **shared(options, arm),
-    )  # fmt: skip
+    )
 
 
 def paired(
-    options: argparse.Namespace, arm: Ours, layer: Layer, works: dict[str, Any], gpu: Any,
-    submit: dict[str, Callable[[], Any]], modes: dict[str, str],
-) -> receipts.Receipt:  # fmt: skip
+    options: argparse.Namespace,
+    arm: Ours,
+    layer: Layer,
+    works: dict[str, Any],
+    gpu: Any,
+    submit: dict[str, Callable[[], Any]],
+    modes: dict[str, str],
+) -> receipts.Receipt:
     """GPU times of both works, and host times of submitting each."""
     keywords = {
-        "rounds": options.rounds or 21, "order": options.order, "seed": options.seed,
+        "rounds": options.rounds or 21,
+        "order": options.order,
+        "seed": options.seed,
         "deadline": options.deadline,
-    }  # fmt: skip
-    measured = measure([Arm(n, w, 16) for n, w in works.items()], gpu,
-                       warm_up_s=options.warm_up_gpu_seconds, **keywords)  # fmt: skip
-    host = measure([Arm(n, w, 16) for n, w in submit.items()], HostClock(), warm_up_s=0.01,
-                   control=False, **keywords)  # fmt: skip
+    }
+    measured = measure(
+        [Arm(n, w, 16) for n, w in works.items()],
+        gpu,
+        warm_up_s=options.warm_up_gpu_seconds,
+        **keywords,
+    )
+    host = measure(
+        [Arm(n, w, 16) for n, w in submit.items()],
+        HostClock(),
+        warm_up_s=0.01,
+        control=False,
+        **keywords,
+    )
     for n in works:
-        print(f"{arm.name}, {n}: GPU {measured.median(n) * 1e6:.2f} us, host "
-              f"{host.median(n) * 1e6:.2f} us")  # fmt: skip
+        print(
+            f"{arm.name}, {n}: GPU {measured.median(n) * 1e6:.2f} us, host "
+            f"{host.median(n) * 1e6:.2f} us"
+        )
     names = list(works)
     rest = shared(options, arm)
     rest["results"] |= {"host_seconds": host.samples}
     return receipts.new(
-        options, options.device, measured=measured, cache_mode="warm",
+        options,
+        options.device,
+        measured=measured,
+        cache_mode="warm",
         working_set_bytes=layer.shape.payload,
         arms=[{**record(arm, layer, options.rows, replay=modes[n]), "name": n} for n in names],
-        comparisons=[measured.compare(names[1], names[0]).as_dict()], **rest,
-    )  # fmt: skip
+        comparisons=[measured.compare(names[1], names[0]).as_dict()],
+        **rest,
+    )
 
 
 def graphed(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.Receipt:

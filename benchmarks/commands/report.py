@@ -36,11 +36,19 @@ def run(options: argparse.Namespace) -> Iterator[Receipt]:
 
 def text(found: Sequence[Receipt], figures: Sequence[Path] = ()) -> list[str]:
     """The page, line by line."""
-    lines = ["# Report", "", "Made by `python -m benchmarks report` from the receipts in this "
-             "folder. How to read it: `benchmarks/README.md`.", ""]  # fmt: skip
+    lines = [
+        "# Report",
+        "",
+        "Made by `python -m benchmarks report` from the receipts in this "
+        "folder. How to read it: `benchmarks/README.md`.",
+        "",
+    ]
     if not any(r["backend"] == "mps" for r in found):
-        lines += ["**There is no Apple receipt. The Apple column is empty: nothing here was run on "
-                  "Apple hardware.** `python -m benchmarks all` on a Mac fills it.", ""]  # fmt: skip
+        lines += [
+            "**There is no Apple receipt. The Apple column is empty: nothing here was run "
+            "on Apple hardware.** `python -m benchmarks all` on a Mac fills it.",
+            "",
+        ]
     lines += ["## Systems", "", *systems(found), "", "## Times", "", *times(found), ""]
     lines += ["## Paired comparisons", "", *comparisons(found), ""]
     lines += ["## Counts of emulated kernels (no times)", "", *counts(found), ""]
@@ -59,11 +67,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def systems(found: Sequence[Receipt]) -> list[str]:
     rows = {
-        (r["device"]["kind"], str(r["device"]["name"]), str(r["device"]["cores"]),
-         str(r["device"]["os_build"]), r["device"]["torch"], str(r["source"]["commit"])[:10],
-         "yes" if r["source"]["dirty"] else "no")
+        (
+            r["device"]["kind"],
+            str(r["device"]["name"]),
+            str(r["device"]["cores"]),
+            str(r["device"]["os_build"]),
+            r["device"]["torch"],
+            str(r["source"]["commit"])[:10],
+            "yes" if r["source"]["dirty"] else "no",
+        )
         for r in found
-    }  # fmt: skip
+    }
     head = ("kind", "device", "CPU cores", "OS build", "torch", "commit", "dirty")
     return table(head, sorted(rows))
 
@@ -84,8 +98,14 @@ def times(found: Sequence[Receipt]) -> list[str]:
             joins = "" if arm["dispatches"] is None else f"{arm['dispatches']} / {arm['joins']}"
             rows.append((us, (title(r), arm["name"], *cells, samples, joins, r["timer"])))
     rows.sort(key=lambda row: (row[1][0], float(row[0])))  # by time, never by dispatches
-    head = ("receipt", "arm", *(f"{c}, us" for c in COLUMNS.values()), "samples, cache",
-            "dispatches / joins", "clock")  # fmt: skip
+    head = (
+        "receipt",
+        "arm",
+        *(f"{c}, us" for c in COLUMNS.values()),
+        "samples, cache",
+        "dispatches / joins",
+        "clock",
+    )
     return table(head, [row for _, row in rows])
 
 
@@ -100,12 +120,27 @@ def comparisons(found: Sequence[Receipt]) -> list[str]:
         for c in r["comparisons"]:
             x = c["ratio"]
             rows.append(
-                (title(r), r["label"], f"{c['a']} / {c['b']}", f"{x['mean']:.3f}",
-                 f"{x['low']:.3f} to {x['high']:.3f}", f"{x['wins']}/{x['rounds']}",
-                 c["verdict"], fusion(r, c["a"], c["b"]))
-            )  # fmt: skip
-    head = ("receipt", "where", "arms", "ratio", "95 % interval", "wins", "verdict",
-            "as a fusion claim")  # fmt: skip
+                (
+                    title(r),
+                    r["label"],
+                    f"{c['a']} / {c['b']}",
+                    f"{x['mean']:.3f}",
+                    f"{x['low']:.3f} to {x['high']:.3f}",
+                    f"{x['wins']}/{x['rounds']}",
+                    c["verdict"],
+                    fusion(r, c["a"], c["b"]),
+                )
+            )
+    head = (
+        "receipt",
+        "where",
+        "arms",
+        "ratio",
+        "95 % interval",
+        "wins",
+        "verdict",
+        "as a fusion claim",
+    )
     return table(head, rows)
 
 
@@ -124,9 +159,18 @@ def counts(found: Sequence[Receipt]) -> list[str]:
             c = arm["counts"]
             if arm["emulated"] and "least_bytes" in c:
                 moved = c["read_bytes"] + c["written_bytes"]
-                rows.append((title(r), arm["name"], str(arm["dispatches"]), str(arm["joins"]),
-                             f"{moved:,}", f"{moved / c['least_bytes']:.3f}", str(c["barriers"]),
-                             str(c["spins"])))  # fmt: skip
+                rows.append(
+                    (
+                        title(r),
+                        arm["name"],
+                        str(arm["dispatches"]),
+                        str(arm["joins"]),
+                        f"{moved:,}",
+                        f"{moved / c['least_bytes']:.3f}",
+                        str(c["barriers"]),
+                        str(c["spins"]),
+                    )
+                )
     head = ("receipt", "arm", "dispatches", "joins", "bytes", "of the least", "barriers", "spins")
     return table(head, rows)
 
@@ -138,18 +182,24 @@ def checks(found: Sequence[Receipt]) -> list[str]:
         if "totals" in x:
             lines += [f"- audit, {k}: {v:,} B" for k, v in x["totals"].items()]
         if "estimate_ms" in x:
-            lines.append(f"- price: {x['estimate_ms']:.4f} ms at {x['rate_gb_s']:g} GB/s "
-                         f"({x['rate_kind']}): {r['claim']}")  # fmt: skip
+            lines.append(
+                f"- price: {x['estimate_ms']:.4f} ms at {x['rate_gb_s']:g} GB/s "
+                f"({x['rate_kind']}): {r['claim']}"
+            )
         if "cases" in x:
             kept = [n for n, c in x["cases"].items() if c["kept"]]
             lines.append(f"- contract: {len(kept)} of {len(x['cases'])} cases kept")
         if "optimisations" in r["numerics"]:
             rows = r["numerics"]["optimisations"].values()
-            lines.append(f"- numerics: {sum(o['kept'] for o in rows)} of {len(rows)} optimisations "
-                         "keep the class that they declare")  # fmt: skip
+            lines.append(
+                f"- numerics: {sum(o['kept'] for o in rows)} of {len(rows)} optimisations "
+                "keep the class that they declare"
+            )
         if "candidates" in x:
-            lines += [f"- candidate {n}: {'accepted' if c['accepted'] else 'refused'}"
-                      for n, c in x["candidates"].items()]  # fmt: skip
+            lines += [
+                f"- candidate {n}: {'accepted' if c['accepted'] else 'refused'}"
+                for n, c in x["candidates"].items()
+            ]
         lines += [f"- FAILED {title(r)}: {f}" for f in x.get("failed", ())]
     return lines or ["None."]
 

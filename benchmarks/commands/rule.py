@@ -72,9 +72,15 @@ def fallback(x: Inputs) -> tuple[Tensor, Tensor]:
     one = x.q.shape[1] == 1
     call = model.torch_recurrent_gated_delta_rule if one else model.torch_chunk_gated_delta_rule
     return call(
-        x.q, x.k, x.v, g=x.g, beta=x.beta, initial_state=x.state,
-        output_final_state=True, use_qk_l2norm_in_kernel=True,
-    )  # fmt: skip
+        x.q,
+        x.k,
+        x.v,
+        g=x.g,
+        beta=x.beta,
+        initial_state=x.state,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
 
 
 def gate(x: Inputs) -> dict[str, float]:
@@ -109,8 +115,9 @@ def timed(x: Inputs, options: argparse.Namespace) -> Measured:
 def line(tokens: int, measured: Measured, worst: float) -> str:
     c = measured.compare("native", "fallback")
     ratio, target = 1 / c.ratio.mean, TARGETS.get(tokens)
-    aim, met = ("-", "") if target is None else (f"{target:g}x", "met" if ratio >= target else
-                                                 "missed")  # fmt: skip
+    aim, met = (
+        ("-", "") if target is None else (f"{target:g}x", "met" if ratio >= target else "missed")
+    )
     fall, ours = measured.median("fallback") * 1e3, measured.median("native") * 1e3
     return (
         f"{tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {ratio:>6.1f}x  {aim:>6}  {met:<7}  {worst:.2g}"
@@ -132,8 +139,10 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     logging.set_verbosity_error()  # it warns that the fallback is slow; that is what we time
     if options.smoke:
         options.tokens = [1]
-    print(f"{'T':>6}  {'fallback ms':>11}  {'native ms':>9}  {'ratio':>7}  {'target':>6}  "
-          f"{'':<7}  error of what is accepted")  # fmt: skip
+    print(
+        f"{'T':>6}  {'fallback ms':>11}  {'native ms':>9}  {'ratio':>7}  {'target':>6}  "
+        f"{'':<7}  error of what is accepted"
+    )
     for tokens in options.tokens:
         with torch.no_grad():
             x = make_inputs(tokens, dk_contiguous=options.state_order == "dk")

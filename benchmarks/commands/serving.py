@@ -130,37 +130,67 @@ def pairs(
         if len({r.digest for r in found.values()}) != 1:
             raise GateFailed(f"length {length}, seed {seed}: the arms give different tokens")
         first = found[arms[0].name]
-        digests.append({"length": length, "seed": seed, "sha256": first.digest,
-                        "useful_tokens": len(first.tokens) - WARM_UP_TOKENS})  # fmt: skip
+        digests.append(
+            {
+                "length": length,
+                "seed": seed,
+                "sha256": first.digest,
+                "useful_tokens": len(first.tokens) - WARM_UP_TOKENS,
+            }
+        )
         for name, request in found.items():
             samples[name].append(request.seconds / new)
     names, n = [a.name for a in arms], len(digests)
     print(f"{', '.join(names)}: the same tokens in n = {n} requests of {new} tokens")
-    extra: dict[str, Any] = {"scope": "serving", "tier": 4, "rows": 1, "sequences": 1,
-                             "dtype": "bfloat16"}  # fmt: skip
+    extra: dict[str, Any] = {
+        "scope": "serving",
+        "tier": 4,
+        "rows": 1,
+        "sequences": 1,
+        "dtype": "bfloat16",
+    }
     results = {"part": "-".join(names), "metric": METRIC, "requests": digests, "n": n}
     caveats = ["a stack of seeded layers, no attention, no MLP, no language"]
     if emulated:
         print("emulated: tokens compared, nothing timed")
         records = [receipts.arm(x, emulated=True, replay="none") for x in names]
-        return receipts.new(options, "cpu-emulation", arms=records, results=results,
-                            caveats=caveats, needs=["rates: a Mac or an NVIDIA GPU"], **extra)  # fmt: skip
+        return receipts.new(
+            options,
+            "cpu-emulation",
+            arms=records,
+            results=results,
+            caveats=caveats,
+            needs=["rates: a Mac or an NVIDIA GPU"],
+            **extra,
+        )
     made = [compare(samples, b, names[0], control=None) for b in names[1:]]
     lines = [("arm", "tokens/s (median)", f"of {names[0]}", "95 % interval", "wins", "verdict")]
     by_name = {c.a: c for c in made}
     for x in names:
         rate = f"{1 / sorted(samples[x])[n // 2]:.1f}"
         c = by_name.get(x)
-        rest = ("", "", "", "") if c is None else (
-            f"{1 / c.ratio.mean:.3f}", f"{1 / c.ratio.high:.3f} to {1 / c.ratio.low:.3f}",
-            f"{c.ratio.wins}/{c.ratio.rounds}", c.verdict)  # fmt: skip
+        rest = (
+            ("", "", "", "")
+            if c is None
+            else (
+                f"{1 / c.ratio.mean:.3f}",
+                f"{1 / c.ratio.high:.3f} to {1 / c.ratio.low:.3f}",
+                f"{c.ratio.wins}/{c.ratio.rounds}",
+                c.verdict,
+            )
+        )
         lines.append((x, rate, *rest))
     print("\n".join(aligned(lines)))
     print(f"{METRIC}; {options.device}")
     measured = Measured("host clock", False, "abba", options.seed, orders, {}, samples)
     return receipts.new(
-        options, "cpu-native" if options.device == "cpu" else options.device, measured=measured,
-        arms=[receipts.arm(x) for x in names], comparisons=[c.as_dict() for c in made],
-        results=results, caveats=[*caveats, "no A/A arm: seeds and lengths are the rounds"],
-        cache_mode="cold", **extra,
-    )  # fmt: skip
+        options,
+        "cpu-native" if options.device == "cpu" else options.device,
+        measured=measured,
+        arms=[receipts.arm(x) for x in names],
+        comparisons=[c.as_dict() for c in made],
+        results=results,
+        caveats=[*caveats, "no A/A arm: seeds and lengths are the rounds"],
+        cache_mode="cold",
+        **extra,
+    )

@@ -1,4 +1,4 @@
-"""Cost of a verify pass with draft tokens: deferred, because states cannot be committed in part yet.
+"""Cost of a verify pass with draft tokens: deferred, because a state has no partial commit yet.
 
 The seam: `cost_per_useful_token` takes a measured pass and tokens that a run accepted; with an
 assumed acceptance its result is labelled a projection.
@@ -29,5 +29,10 @@ def cost_per_useful_token(
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     print(BECAUSE)
-    yield receipts.new(options, "arithmetic", scope="serving",
-                       results={"draft_len": options.draft_len}, needs=[BECAUSE])  # fmt: skip
+    yield receipts.new(
+        options,
+        "arithmetic",
+        scope="serving",
+        results={"draft_len": options.draft_len},
+        needs=[BECAUSE],
+    )

@@ -1,7 +1,7 @@
-"""Threadgroup staging of quantised weights: deferred, because quantised formats are not packed yet.
+"""Threadgroup staging of quantised weights: deferred, because no quantised format is packed yet.
 
-The seam: arms `direct`, `one` and `two` of the down projection at q4, 24 alternating pairs (`--order
-abba`), staged output bit-equal to direct, the sign reported whatever it is.
+The seam: arms `direct`, `one` and `two` of the down projection at q4, 24 alternating pairs
+(`--order abba`), staged output bit-equal to direct, the sign reported whatever it is.
 """
 
 from __future__ import annotations
@@ -22,5 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     print(BECAUSE)
-    yield receipts.new(options, "arithmetic", scope="operator", results={"arms": list(ARMS)},
-                       needs=[BECAUSE])  # fmt: skip
+    yield receipts.new(
+        options, "arithmetic", scope="operator", results={"arms": list(ARMS)}, needs=[BECAUSE]
+    )

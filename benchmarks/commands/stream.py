@@ -44,9 +44,11 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     else:
         print("cuda: the copy rate is an arm of `layer`; this probe's kernel is not launched there")
         yield receipts.new(
-            options, "arithmetic", needs=["a Mac, or a launcher of probe kernels for CUDA"],
+            options,
+            "arithmetic",
+            needs=["a Mac, or a launcher of probe kernels for CUDA"],
             results={"cells": [list(c) for c in cells]},
-        )  # fmt: skip
+        )
 
 
 def words(size: int, seed: int) -> tuple[np.ndarray, int]:
@@ -76,19 +78,27 @@ def emulated(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
             raise GateFailed(f"{pattern}: {traffic.read} B read of {x.nbytes}")
         records.append(
             receipts.arm(
-                f"{pattern} {grid} x {threads}", launch=f"{pattern} grid {grid} threads {threads}",
-                replay="none", emulated=True, payload_bytes=x.nbytes,
+                f"{pattern} {grid} x {threads}",
+                launch=f"{pattern} grid {grid} threads {threads}",
+                replay="none",
+                emulated=True,
+                payload_bytes=x.nbytes,
                 counts={"read_bytes": traffic.read, "groups": grid, "threads": threads},
             )
-        )  # fmt: skip
+        )
     print(
         f"{len(records)} of {len(cells)} cells: {x.nbytes} B, every word read once, checksum right"
     )
     print("emulated: no rate. A rate needs a Mac: python -m benchmarks stream --device mps")
     return receipts.new(
-        options, "cpu-emulation", scope="operator", tier=1, arms=records,
-        results={"cells": len(records)}, needs=["rates: a Mac"],
-    )  # fmt: skip
+        options,
+        "cpu-emulation",
+        scope="operator",
+        tier=1,
+        arms=records,
+        results={"cells": len(records)},
+        needs=["rates: a Mac"],
+    )
 
 
 def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receipt:
@@ -109,19 +119,34 @@ def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
         found = np.frombuffer(sums.contents().as_buffer(4 * groups * threads), np.uint32)
         check(found, want, (pattern, groups, threads))
         records.append(
-            receipts.arm(name, launch=name, replay="command buffer", payload_bytes=size,
-                         selection="best of sweep")
-        )  # fmt: skip
+            receipts.arm(
+                name,
+                launch=name,
+                replay="command buffer",
+                payload_bytes=size,
+                selection="best of sweep",
+            )
+        )
     sweep = measure(
-        [Arm(name, work) for name, work in works.items()], queue, rounds=2, order=options.order,
-        seed=options.seed, warm_up_s=options.warm_up_gpu_seconds, deadline=options.deadline,
+        [Arm(name, work) for name, work in works.items()],
+        queue,
+        rounds=2,
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
         control=False,
-    )  # fmt: skip
+    )
     best = min(sweep.samples, key=sweep.minimum)
     final = measure(
-        [Arm("chosen", works[best])], queue, rounds=options.repeats, order=options.order,
-        seed=options.seed, warm_up_s=options.warm_up_gpu_seconds, deadline=options.deadline,
-    )  # fmt: skip
+        [Arm("chosen", works[best])],
+        queue,
+        rounds=options.repeats,
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
     for record in records:
         record["samples_s"] = sweep.samples[record["name"]]
     chosen = receipts.arm("chosen", launch=best, replay="command buffer", payload_bytes=size)
@@ -130,7 +155,13 @@ def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
     print("\n".join(aligned([("cell", "GB/s"), *((n, f"{r:.1f}") for n, r in rates.items())])))
     print(f"best of run {rates[best]:.1f} GB/s (not a rate); fixed configuration: {fixed:.1f}")
     return receipts.new(
-        options, "mps", scope="operator", tier=1, cache_mode="cold", working_set_bytes=size,
-        measured=final, arms=[*records, chosen],
+        options,
+        "mps",
+        scope="operator",
+        tier=1,
+        cache_mode="cold",
+        working_set_bytes=size,
+        measured=final,
+        arms=[*records, chosen],
         results={"best_of_run": {best: rates[best]}, "fixed_config_median": fixed},
-    )  # fmt: skip
+    )

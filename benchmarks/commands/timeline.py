@@ -1,7 +1,7 @@
 """Where workers wait, on a virtual clock: every threadgroup costs the bytes that it moves.
 
 Threadgroups of a dispatch go to the worker that is free first; a dispatch after a barrier starts
-when the one before has ended. Idle locates imbalance; it is not time, and nobody recovers all of it.
+when the one before has ended. Idle locates imbalance: it is not time, nor all to be recovered.
 """
 
 from __future__ import annotations
@@ -77,21 +77,38 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         whole = stages[-1].end
         lines = [("dispatch", "groups", "of the run", "workers without work", "idle a worker")]
         for s in stages:
-            lines.append((s.name, str(s.groups), f"{(s.end - s.start) / whole:.1%}",
-                          f"{s.waiting} of {options.workers}",
-                          f"{s.idle / options.workers / whole:.1%}"))  # fmt: skip
+            lines.append(
+                (
+                    s.name,
+                    str(s.groups),
+                    f"{(s.end - s.start) / whole:.1%}",
+                    f"{s.waiting} of {options.workers}",
+                    f"{s.idle / options.workers / whole:.1%}",
+                )
+            )
         idle = sum(s.idle for s in stages) / options.workers / whole
         print(f"{arm.name}: virtual clock, {options.workers} workers, mean idle {idle:.1%} of it")
         print("\n".join(aligned(lines)))
         found[arm.name] = {"idle_share": idle, "stages": [vars(s) for s in stages]}
         records.append(
-            receipts.arm(arm.name, emulated=True, instrumented=True, replay="none",
-                         dispatches=len(stages), counts={"idle_share": idle})
-        )  # fmt: skip
+            receipts.arm(
+                arm.name,
+                emulated=True,
+                instrumented=True,
+                replay="none",
+                dispatches=len(stages),
+                counts={"idle_share": idle},
+            )
+        )
     print("virtual: bytes, not time. A persistent variant joins when it runs here.")
     yield receipts.new(
-        options, "cpu-emulation", scope="layer", rows=options.rows, dtype="bfloat16", arms=records,
+        options,
+        "cpu-emulation",
+        scope="layer",
+        rows=options.rows,
+        dtype="bfloat16",
+        arms=records,
         results={"timeline": found, "workers": options.workers},
         needs=["worker times: an instrumented persistent kernel on a Mac or an NVIDIA GPU"],
         caveats=["all workers resident, all bytes alike, no cache, no start-up"],
-    )  # fmt: skip
+    )

@@ -17,8 +17,7 @@ struct KsplitArgs {
 
 kernel void ksplit(device const bfloat* x [[buffer(0)]], device const bfloat* w [[buffer(1)]],
                    device bfloat* y [[buffer(2)]], device float* sums [[buffer(3)]],
-                   constant KsplitArgs& args [[buffer(4)]],
-                   uint n [[threadgroup_position_in_grid]],
+                   constant KsplitArgs& args [[buffer(4)]], uint n [[threadgroup_position_in_grid]],
                    uint slice [[simdgroup_index_in_threadgroup]],
                    uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float part[kMostSplits][kMostRows];

@@ -38,9 +38,13 @@ def receipt(backend: str = "cuda", scope: str = "layer", **arms: dict[str, Any])
     records = [receipts.arm(name, **fields) for name, fields in arms.items()]
     # the device fields are this machine's CPU: no GPU is asked
     made = receipts.new(
-        options(), "cpu-native" if samples else "cpu-emulation", scope=scope, measured=found,
-        arms=records, comparisons=pairs,
-    )  # fmt: skip
+        options(),
+        "cpu-native" if samples else "cpu-emulation",
+        scope=scope,
+        measured=found,
+        arms=records,
+        comparisons=pairs,
+    )
     made["backend"] = backend
     made["label"] = receipts.LABELS[backend]
     if found is not None and backend in ("cuda", "mps"):

@@ -22,8 +22,12 @@ def queue(monkeypatch) -> MetalQueue:
     monkeypatch.setattr(metal_queue, "metal", lambda: fake)
     monkeypatch.setattr(metal_queue, "set_constant", fake_metal.set_constant)
     # the fake takes every setter, as macOS 15 has them
-    monkeypatch.setattr(fake_metal.Plain, "setMathMode_", lambda self, v: self.values.update(
-        setMathMode_=v), raising=False)  # fmt: skip
+    monkeypatch.setattr(
+        fake_metal.Plain,
+        "setMathMode_",
+        lambda self, v: self.values.update(setMathMode_=v),
+        raising=False,
+    )
     return MetalQueue(deadline=0.2)
 
 
