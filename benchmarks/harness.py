@@ -52,6 +52,7 @@ class Measured:
     samples: dict[str, list[float]]
     control: str | None = None
     digests: dict[str, str] = field(default_factory=dict)
+    idle_s: float | None = None  # since the last run of this process ended
 
     def median(self, arm: str) -> float:
         return statistics.median(self.samples[arm])
@@ -99,7 +100,14 @@ def measure(
     first = arms[0]
     again = Arm(first.name + AGAIN, first.work, first.calls, first.units)
     run = _Run([*arms, *([again] if control else [])], timer, order, seed)
-    return _guarded(lambda beat: run(rounds, warm_up_s, beat), deadline)
+    idle = time.monotonic() - _ended[-1] if _ended else None
+    found = _guarded(lambda beat: run(rounds, warm_up_s, beat), deadline)
+    _ended[:] = [time.monotonic()]
+    found.idle_s = idle
+    return found
+
+
+_ended: list[float] = []  # when the last run of this process ended
 
 
 class _Run:

@@ -125,7 +125,7 @@ def new(
         "warm_up_gpu_s": _warm_up(measured),
         "plateau": None,
         "heat": {
-            "seconds_since_last_run": None,
+            "seconds_since_last_run": measured.idle_s if measured else None,
             "drift": {n: measured.drift(n) for n in measured.samples} if measured else {},
         },
         "cache": {"mode": cache_mode, "working_set_bytes": working_set_bytes},

@@ -30,7 +30,7 @@ COLD_BYTES = {"cuda": 800_000_000, "mps": 2_000_000_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["0.8b", "9b", "27b"])
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, help="default: by device")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--cache", choices=("cold", "warm"), default="cold")
     parser.add_argument(
@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.smoke:
         options.shape, options.rows = ["small"], [2]
+    if options.shape is None:
+        options.shape = ["small", "0.8b"] if options.device == "cpu" else ["0.8b", "9b", "27b"]
     with torch.no_grad():
         for name in options.shape:
             for rows in options.rows:

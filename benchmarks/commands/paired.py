@@ -21,7 +21,7 @@ from . import layer as layer_command
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--a", default="core", help="the arm that is claimed to be faster")
     parser.add_argument("--b", default="packed", help="the control")
-    parser.add_argument("--shape", nargs=1, choices=SHAPES, default=["0.8b"])
+    parser.add_argument("--shape", nargs=1, choices=SHAPES, help="default: by device")
     parser.add_argument("--rows", type=int, nargs=1, default=[8])
     parser.add_argument("--repeats", type=int, default=2, help="separate runs")
     parser.add_argument("--cause", default="", help="an attribution to check")
@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         raise ValueError(f"repeats: got {options.repeats}; accepted: 2 or more")
     if options.smoke:
         options.shape, options.rows = ["small"], [2]
+    if options.shape is None:
+        options.shape = ["small" if options.device == "cpu" else "0.8b"]
     shape, rows = SHAPES[options.shape[0]], options.rows[0]
     options.geometry = [
         a.partition(";")[2] and ";" + a.partition(";")[2]

@@ -46,13 +46,15 @@ def shapes(name: str = "qwen3.8-27b") -> dict[str, tuple[int, int]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", nargs="+", choices=list(shapes()), default=list(shapes()))
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--rows", type=int, nargs="+", help="default: by device")
     parser.add_argument("--geometry", nargs="+", default=list(GEOMETRIES))
 
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.smoke:
         options.shape, options.rows = ["gdn_ab"], [8]
+    if options.rows is None:
+        options.rows = [1, 8] if options.device == "cpu" else [1, 2, 4, 8, 16]
     print("formats: bf16; q8 and q4 are deferred, because quantised weights are not packed yet")
     for name in options.shape:
         n, k = shapes()[name]

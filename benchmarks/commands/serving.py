@@ -27,6 +27,7 @@ from ..stats import compare
 METRIC = "decode output tokens / decode wall time"
 VOCABULARY = 64
 WARM_UP_TOKENS = 2
+EMULATED_LENS = [4, 8, 12]
 
 
 @dataclass
@@ -91,29 +92,32 @@ def serve(stack: Stack, arm: Ours, length: int, seed: int, new: int) -> Request:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", nargs=1, choices=SHAPES, default=["0.8b"])
-    parser.add_argument("--layers", type=int, default=18)
-    parser.add_argument("--lens", type=int, nargs="+", default=[1024, 5120, 10240])
+    parser.add_argument("--layers", type=int, help="default: 18; 4 on a CPU")
+    parser.add_argument(
+        "--lens", type=int, nargs="+", help="default: 1024 5120 10240; 64 320 640 on a CPU"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64, help="decoded tokens of a request")
     parser.add_argument("--arms", nargs="+", help="default: all that run here")
 
 
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
-    shape, count = options.shape[0], options.layers
+    cpu = options.device == "cpu"
+    options.lens = options.lens or ([64, 320, 640] if cpu else [1024, 5120, 10240])
+    shape, count = options.shape[0], options.layers or (4 if cpu else 18)
     if options.smoke:
         shape, count, options.lens, options.new = "small", 2, [4, 8, 12], 4
     arms = ours(SHAPES[shape], options.device, 1, torch.bfloat16)
     arms = [a for a in arms if not options.arms or a.name in options.arms]
     emulated = [a for a in arms if a.emulated(options.device)]
-    stack = Stack.make(shape, count, options.device)
-    for group, backend in (
-        ([a for a in arms if a not in emulated], options.device),
-        (emulated, "emulation"),
-    ):
-        if len(group) > 1:
-            lens = options.lens if backend != "emulation" else [min(n, 12) for n in options.lens]
-            with torch.no_grad():
-                yield pairs(options, stack, group, lens, backend == "emulation")
+    native = [a for a in arms if a not in emulated]
+    with torch.no_grad():
+        if len(native) > 1:
+            stack = Stack.make(shape, count, options.device)
+            yield pairs(options, stack, native, options.lens, emulated=False)
+        if len(emulated) > 1:
+            stack = Stack.make("small", 2, options.device)
+            yield pairs(options, stack, emulated, EMULATED_LENS, emulated=True)
 
 
 def pairs(
