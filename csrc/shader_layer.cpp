@@ -11,13 +11,15 @@
 
 #include "errors.h"
 #include "packed_weight.h"
+#include "plan_cache.h"
 #include "runner.h"
 
 namespace tmf {
 namespace {
 
 using at::Tensor;
-constexpr uint64_t kWord = 16;  // bytes that the kernels load at once
+constexpr uint64_t kWord = 16;      // bytes that the kernels load at once
+constexpr uint64_t kScratch = 256;  // where a scratch buffer may begin
 
 // A stride as the kernels take it; that of a dim of size one never matters.
 int64_t stride_of(const Tensor& t, int64_t dim) {
@@ -63,7 +65,8 @@ plan::StateLayout state_layout(const Tensor& t) {
   return {stride_of(t, 0), stride_of(t, 1), keys_adjacent(t)};
 }
 
-// Runs a program over tensors by buffer name; what has no tensor is scratch.
+// Runs a program over tensors by buffer name; what has no tensor is scratch, one allocation of it
+// unless aten's products need tensors.
 class Execution {
  public:
   Execution(const plan::Program& program, const std::map<std::string, Tensor>& named,
@@ -73,17 +76,29 @@ class Execution {
         runner_(*runner_for(device.type())),
         type_(type),
         lanes_(lanes) {
-    const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
-    for (const plan::Buffer& b : program.buffers) {
+    const auto options = at::TensorOptions().dtype(at::kByte).device(device);
+    for (const plan::Dispatch& d : program.dispatches) products_ |= d.product;
+    uint64_t scratch = 0;
+    tensors_.resize(program.buffers.size());
+    views_.resize(program.buffers.size());
+    for (size_t i = 0; i < program.buffers.size(); ++i) {
+      const plan::Buffer& b = program.buffers[i];
       const auto found = named.find(b.name);
-      tensors_.push_back(found != named.end() ? found->second
-                                              : at::empty({static_cast<int64_t>(b.bytes)}, bytes));
-      views_.push_back(runner_.view(tensors_.back()));
-      TORCH_INTERNAL_ASSERT(views_.back().bytes >= b.bytes, b.name, " is smaller than planned");
+      if (found == named.end() && !products_) {
+        views_[i] = {nullptr, scratch, b.bytes};
+        scratch += plan::ceil_div(b.bytes, kScratch) * kScratch;
+        continue;
+      }
+      tensors_[i] = found != named.end() ? found->second
+                                         : at::empty({static_cast<int64_t>(b.bytes)}, options);
+      views_[i] = runner_.view(tensors_[i]);
+      TORCH_INTERNAL_ASSERT(views_[i].bytes >= b.bytes, b.name, " is smaller than planned");
     }
+    if (scratch > 0) place(at::empty({static_cast<int64_t>(scratch)}, options));
   }
 
   void run(int64_t rows) {
+    if (!products_) return runner_.run(program_, views_);
     plan::Program part{program_.buffers, {}};
     for (const plan::Dispatch& d : program_.dispatches) {
       if (!d.product) {
@@ -97,6 +112,17 @@ class Execution {
   }
 
  private:
+  // Gives the scratch buffers their places in one allocation.
+  void place(Tensor scratch) {
+    const BufferView whole = runner_.view(scratch);
+    for (size_t i = 0; i < views_.size(); ++i) {
+      if (tensors_[i].defined()) continue;
+      views_[i].object = whole.object;
+      views_[i].offset += whole.offset;
+    }
+    tensors_.push_back(std::move(scratch));
+  }
+
   void flush(plan::Program& part) {
     if (!part.dispatches.empty()) runner_.run(part, views_);
     part.dispatches.clear();
@@ -123,6 +149,7 @@ class Execution {
   Runner& runner_;
   c10::ScalarType type_;
   std::string_view lanes_;
+  bool products_ = false;
   std::vector<Tensor> tensors_;
   std::vector<BufferView> views_;
 };
@@ -164,9 +191,17 @@ std::string override_geometry(std::string_view text) {
   return std::exchange(geometry_text, std::string(text));
 }
 
-plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+namespace {
+
+std::string geometry_changes() {
   const std::lock_guard guard(geometry_lock);
-  return plan::change(plan::geometry_for(device, io), geometry_text);
+  return geometry_text;
+}
+
+}  // namespace
+
+plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+  return plan::change(plan::geometry_for(device, io), geometry_changes());
 }
 
 plan::Io io_of(c10::ScalarType type) {
@@ -219,11 +254,16 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
 
   const plan::DeviceSpec device = current_device(a.hidden.device().type());
   const plan::LayerCall call = layer_call(a, conv, state);
-  const plan::Program program = planned(op, [&] {
-    const plan::Geometry geometry = current_geometry(device, call.io);
-    return plan::plan_layer(call, device, geometry,
-                            plan::cuts_of(name_of(variant), geometry.own_norm));
+  const PlanKey key{call, device.name, device.msl, name_of(variant), geometry_changes()};
+  const auto kept = cached_plan(key, [&] {
+    return planned(op, [&] {
+      const plan::Geometry geometry =
+          plan::change(plan::geometry_for(device, call.io), key.geometry);
+      return plan::plan_layer(call, device, geometry,
+                              plan::cuts_of(name_of(variant), geometry.own_norm));
+    });
   });
+  const plan::Program& program = *kept;
 
   const Tensor hidden = plain(a.hidden);
   const Tensor output = at::empty(hidden.sizes(), hidden.options());

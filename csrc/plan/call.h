@@ -28,13 +28,16 @@ struct Refusal : std::invalid_argument {
 // Strides are in elements.
 struct ConvLayout {
   int64_t batch = 0, channel = 0, time = 0;
+  bool operator==(const ConvLayout&) const = default;
 };
 struct StateLayout {
   int64_t batch = 0, head = 0;
   bool keys_adjacent = false;  // Dk has stride 1, else Dv; a head is contiguous
+  bool operator==(const StateLayout&) const = default;
 };
 struct MaskLayout {
   int64_t batch = 0, token = 0;
+  bool operator==(const MaskLayout&) const = default;
 };
 
 struct LayerCall {
@@ -53,6 +56,8 @@ struct LayerCall {
   ConvLayout conv_out;
   StateLayout state_out;
   bool in_place = false;  // the states that are written are the states that are read
+
+  bool operator==(const LayerCall&) const = default;
 
   uint64_t rows() const { return batch * tokens; }
   uint64_t key_dim() const { return k_heads * head_k_dim; }

@@ -1,0 +1,35 @@
+#include "plan_cache.h"
+
+#include <array>
+
+namespace tmf {
+namespace {
+
+// A model has one or two shapes of layers, and a decoding loop one number of rows.
+constexpr size_t kPlans = 16;
+
+struct Entry {
+  PlanKey key;
+  std::shared_ptr<const plan::Program> program;
+};
+
+struct Cache {
+  std::array<Entry, kPlans> entries;
+  size_t oldest = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const plan::Program> cached_plan(const PlanKey& key,
+                                                 const std::function<plan::Program()>& make) {
+  static thread_local Cache cache;
+  for (const Entry& entry : cache.entries) {
+    if (entry.program && entry.key == key) return entry.program;
+  }
+  Entry& entry = cache.entries[cache.oldest];
+  entry = {key, std::make_shared<const plan::Program>(make())};
+  cache.oldest = (cache.oldest + 1) % kPlans;
+  return entry.program;
+}
+
+}  // namespace tmf
