@@ -94,19 +94,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def execute(options: argparse.Namespace) -> list[receipts.Receipt]:
-    """Runs one parsed command; writes its receipts where `--out` says."""
+    """Runs one parsed command; writes each receipt where `--out` says as soon as it is there."""
     if options.device is None:
         options.device = available()
     threads = torch.get_num_threads()
     if options.smoke:
         torch.set_num_threads(1)  # nothing so small gains by more
+    found = []
     try:
-        found = list(module(options.command).run(options))
+        for receipt in module(options.command).run(options):
+            found.append(receipt)
+            if options.out is not None:
+                print(f"receipt: {receipts.write(receipt, options.out).name}", flush=True)
     finally:
         torch.set_num_threads(threads)
-    if options.out is not None:
-        for receipt in found:
-            print(f"receipt: {receipts.write(receipt, options.out)}")
     return found
 
 
