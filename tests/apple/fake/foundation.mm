@@ -119,6 +119,14 @@ long live_objects(const std::string& cls) {
 
 int open_pools() { return static_cast<int>(pools.size()); }
 
+void close_pools(size_t kept) {
+  while (pools.size() > kept) {
+    const std::vector<id> held = std::move(pools.back());
+    pools.pop_back();
+    for (id object : held) [object release];
+  }
+}
+
 Counters& counters() {
   static Counters all;
   return all;
@@ -163,11 +171,7 @@ Counters& counters() {
 - (void)drain {
   const auto depth = reinterpret_cast<size_t>(data);
   if (fake::pools.size() != depth) fake::fault("a pool was left open");
-  while (fake::pools.size() >= depth) {
-    const std::vector<id> held = std::move(fake::pools.back());
-    fake::pools.pop_back();
-    for (id object : held) [object release];
-  }
+  fake::close_pools(depth - 1);
   [self release];
 }
 @end

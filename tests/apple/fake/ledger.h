@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <string>
 
 namespace fake {
@@ -20,6 +21,9 @@ long live_objects(const std::string& cls);
 
 // Autorelease pools that are open on this thread.
 int open_pools();
+
+// Drains this thread's pools, the newest first, until `kept` are open.
+void close_pools(size_t kept);
 
 struct Counters {
   std::atomic<long> libraries{0}, pipelines{0}, dispatches{0}, barriers{0};

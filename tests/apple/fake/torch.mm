@@ -94,7 +94,11 @@ void end_encoder(at::mps::SyncType type) {
   });
 }
 void synchronize() { end_encoder(at::mps::SyncType::COMMIT_AND_WAIT); }
-void reset() { end_encoder(at::mps::SyncType::NONE); }
+// After a mutant: what is encoded is dropped, and the pools that an exception left open are drained.
+void reset() {
+  end_encoder(at::mps::SyncType::NONE);
+  close_pools(0);
+}
 
 at::Tensor on_cpu(const at::Tensor& t) {
   if (!t.is_mps()) return t;
