@@ -25,6 +25,7 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("_check_launches(str device_type) -> ()");
   m.def("_check_program(str listing) -> str");
   m.def("_override_geometry(str geometry) -> str");
+  m.def("_record_host_programs(bool on) -> int");
   m.def("_devices() -> str");
   m.def("_parse_device(str device) -> str");
   m.def("_current_device(str device_type) -> str");

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "packed_weight.h"
 #include "plan/check.h"
 #include "plan/persistent.h"
+#include "plan_cache.h"
 #include "runner.h"
 #include "task_blocks.h"
 
@@ -20,7 +22,8 @@ namespace tmf {
 namespace {
 
 using at::Tensor;
-constexpr uint64_t kWord = 16;  // bytes that the kernels load at once
+constexpr uint64_t kWord = 16;      // bytes that the kernels load at once
+constexpr uint64_t kScratch = 256;  // where a scratch buffer may begin
 
 // A stride as the kernels take it; that of a dim of size one never matters.
 int64_t stride_of(const Tensor& t, int64_t dim) {
@@ -72,21 +75,35 @@ plan::StateLayout state_layout(const Tensor& t) {
 
 using Tensors = std::map<std::string, Tensor>;  // by buffer name
 
+bool has_products(const plan::Program& program) {
+  return std::any_of(program.dispatches.begin(), program.dispatches.end(),
+                     [](const plan::Dispatch& d) { return d.product; });
+}
+
 // Makes everything ready for the programs of a call, so that nothing is refused after the first of
-// them has begun: their kernels, and one memory for what none of `given` is.
+// them has begun: their kernels, and one allocation for what none of `given` is.
 Tensors make_ready(const std::vector<plan::ChunkProgram>& programs, const Tensors& given,
                    c10::Device device) {
   std::map<std::string, uint64_t> sizes;
   for (const auto& [chunk, program] : programs) {
-    runner_for(device.type())->make_ready(program);
+    // A program that is all there is to encode is checked whole when it runs.
+    if (programs.size() > 1 || has_products(program)) {
+      runner_for(device.type())->make_ready(program);
+    }
     for (const plan::Buffer& b : program.buffers) {
       if (given.count(b.name) == 0) sizes[b.name] = std::max(sizes[b.name], b.bytes);
     }
   }
-  Tensors scratch;
-  const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
+  int64_t end = 0;
+  std::map<std::string, std::pair<int64_t, int64_t>> places;
   for (const auto& [name, size] : sizes) {
-    scratch[name] = at::empty({static_cast<int64_t>(size)}, bytes);
+    places[name] = {end, static_cast<int64_t>(size)};
+    end += static_cast<int64_t>(plan::ceil_div(size, kScratch) * kScratch);
+  }
+  const Tensor whole = at::empty({end}, at::TensorOptions().dtype(at::kByte).device(device));
+  Tensors scratch;
+  for (const auto& [name, place] : places) {
+    scratch[name] = whole.narrow(0, place.first, place.second);
   }
   return scratch;
 }
@@ -104,11 +121,13 @@ class Execution {
       const auto found = given.find(b.name);
       tensors_.push_back(found != given.end() ? found->second : scratch.at(b.name));
       views_.push_back(runner_.view(tensors_.back()));
+      if (found == given.end()) views_.back().bytes = b.bytes;  // not its neighbours in scratch
       TORCH_INTERNAL_ASSERT(views_.back().bytes >= b.bytes, b.name, " is smaller than planned");
     }
   }
 
   void run(int64_t rows) {
+    if (!has_products(program_)) return runner_.run(program_, views_);
     plan::Program part{program_.buffers, {}};
     for (const plan::Dispatch& d : program_.dispatches) {
       if (!d.product) {
@@ -194,8 +213,8 @@ void or_restore(const std::vector<Tensor>& tensors, const Work& work) {
 }
 
 // What was planned for; a refusal of the planner becomes one of the op.
-template <typename Plan>
-auto planned(const char* op, const Plan& make) {
+template <typename Make>
+auto planned(const char* op, const Make& make) {
   try {
     return make();
   } catch (const plan::Refusal& r) {
@@ -258,9 +277,17 @@ std::string override_geometry(std::string_view text) {
   return std::exchange(geometry_text, std::string(text));
 }
 
-plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+namespace {
+
+std::string geometry_changes() {
   const std::lock_guard guard(geometry_lock);
-  return plan::change(plan::geometry_for(device, io), geometry_text);
+  return geometry_text;
+}
+
+}  // namespace
+
+plan::Geometry current_geometry(const plan::DeviceSpec& device, plan::Io io) {
+  return plan::change(plan::geometry_for(device, io), geometry_changes());
 }
 
 plan::Io io_of(c10::ScalarType type) {
@@ -319,11 +346,16 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
 
   const plan::DeviceSpec device = current_device(a.hidden.device().type());
   const plan::LayerCall call = layer_call(a, conv, state);
-  const std::vector<plan::ChunkProgram> programs = planned(op, [&] {
-    const plan::Geometry geometry = current_geometry(device, call.io);
-    return plan::plan_chunks(call, device, geometry,
-                             plan::cuts_of(name_of(variant), geometry.own_norm));
+  const PlanKey key{call, device.name, device.msl, name_of(variant), geometry_changes()};
+  const auto kept = cached_plan(key, [&] {
+    return planned(op, [&] {
+      const plan::Geometry geometry =
+          plan::change(plan::geometry_for(device, call.io), key.geometry);
+      return plan::plan_chunks(call, device, geometry,
+                               plan::cuts_of(name_of(variant), geometry.own_norm));
+    });
   });
+  const std::vector<plan::ChunkProgram>& programs = *kept;
 
   const c10::DeviceGuard guard(a.hidden.device());
   const Tensor hidden = plain(a.hidden);

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.memory import TARGET, Shape, compare
+from benchmarks.commands.memory import TARGET, Shape, compare
 
 pytest.importorskip("transformers", reason="transformers is a test extra")
 

@@ -1,30 +1,17 @@
 """`benchmarks traffic`: what metal_host counts is what the planner says."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from benchmarks import traffic
+from benchmarks.commands import traffic
 from torch_mps_fusion.explain import plan_call
-from torch_mps_fusion.models import KNOWN_SHAPES
-
-# Three value heads a key head; padded rows in the input projection.
-CONFIG = replace(
-    KNOWN_SHAPES["9b"],
-    hidden_size=64,
-    num_k_heads=1,
-    num_v_heads=3,
-    head_k_dim=32,
-    head_v_dim=64,
-)
 
 
 @pytest.mark.parametrize("variant", traffic.VARIANTS)
 @pytest.mark.parametrize("rows", [1, 5])
 def test_distinct_bytes_are_the_planned_ones(rows, variant):
-    lines = traffic.count(CONFIG, rows, variant)
-    call = plan_call(CONFIG, torch.bfloat16, variant=variant, device="host", tokens=rows)
+    lines = traffic.count(traffic.SMALL, rows, variant)
+    call = plan_call(traffic.SMALL, torch.bfloat16, variant=variant, device="host", tokens=rows)
     planned = {"weight": 0, "state": 0, "other": 0}
     for program in call.programs:
         for d in program.dispatches:
@@ -33,7 +20,9 @@ def test_distinct_bytes_are_the_planned_ones(rows, variant):
     found = dict.fromkeys(traffic.ALL_ROLES, 0)
     for x in lines:
         found[x.role] += x.distinct + x.written
-    floats = 2 * 2 * CONFIG.num_v_heads  # A_log, dt_bias: float32 in the module, not in the plan
+    floats = (
+        2 * 2 * traffic.SMALL.num_v_heads
+    )  # A_log, dt_bias: float32 in the module, not in the plan
     assert found["packed weights"] + found["small weights"] == planned["weight"] + floats
     assert found["states"] == planned["state"]
     assert found["activations"] == planned["other"]
@@ -44,6 +33,8 @@ def test_distinct_bytes_are_the_planned_ones(rows, variant):
 
 
 def test_the_report_names_what_is_more_than_the_least():
-    out = "\n".join(traffic.report(CONFIG, 1, "core"))
+    out = "\n".join(
+        traffic.report(traffic.SMALL, 1, "core", traffic.count(traffic.SMALL, 1, "core"))
+    )
     padded = 2 * 64 * (-(128 + 2 * 192 + 6 - 64) % 16)
     assert "padded rows" in out and f"{padded / 1e6:.4f} MB" in out

@@ -1,6 +1,7 @@
 // Programs on CPU tensors: every kernel runs in metal_host, one launch after the other.
 #include "encoder.h"
 #include "host/provider.h"
+#include "host/recording.h"
 #include "runner.h"
 
 namespace tmf::host {
@@ -71,9 +72,12 @@ class HostRunner final : public Runner {
     return {const_cast<void*>(tensor.storage().data()), offset, tensor.storage().nbytes() - offset};
   }
 
-  void make_ready(const plan::Program& program) override { find_all(program, begin_session()); }
+  void make_ready(const plan::Program& program) override {
+    if (!recording()) find_all(program, begin_session());
+  }
 
   void run(const plan::Program& program, const std::vector<BufferView>& buffers) override {
+    if (recording()) return record_calls(program, buffers);
     const Session session = begin_session();
     find_all(program, session);
     HostEncoder encoder(session);

@@ -28,18 +28,23 @@ struct Refusal : std::invalid_argument {
 // Strides are in elements.
 struct ConvLayout {
   int64_t batch = 0, channel = 0, time = 0;
+  bool operator==(const ConvLayout&) const = default;
 };
 struct StateLayout {
   int64_t batch = 0, head = 0;
   bool keys_adjacent = false;  // Dk has stride 1, else Dv; a head is contiguous
+  bool operator==(const StateLayout&) const = default;
 };
 struct MaskLayout {
   int64_t batch = 0, token = 0;
+  bool operator==(const MaskLayout&) const = default;
 };
 
 // From the first to the second slot of both states.
 struct SlotLayout {
   int64_t conv = 0, state = 0;
+
+  bool operator==(const SlotLayout&) const = default;
 };
 
 struct LayerCall {
@@ -60,6 +65,8 @@ struct LayerCall {
   bool in_place = false;  // the states that are written are the states that are read
   // The committed one of two slots is read, the other written; conv_in and state_in say how.
   std::optional<SlotLayout> slots;
+
+  bool operator==(const LayerCall&) const = default;
 
   uint64_t rows() const { return batch * tokens; }
   uint64_t key_dim() const { return k_heads * head_k_dim; }

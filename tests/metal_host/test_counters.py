@@ -79,3 +79,22 @@ kernel void k(device atomic_uint* c [[buffer(0)]], uint g [[threadgroup_position
     )
     result = Library("spin.metal", text=text).kernel("k")(2, 1, [np.zeros(1, np.uint32)])
     assert result.counters.spins >= 1
+
+
+def test_contiguous_loops_are_counted():
+    """A compiler that made wide vectors of these loads would hide them from the checks."""
+    text = (
+        HEAD
+        + """
+kernel void k(device const uint* x [[buffer(0)]], device uint* y [[buffer(1)]],
+              constant uint& n [[buffer(2)]], uint t [[thread_position_in_grid]]) {
+  uint sum = 0;
+  for (uint i = t * n; i < (t + 1) * n; ++i) sum += x[i];
+  y[t] = sum;
+}
+"""
+    )
+    x, y = np.arange(4096, dtype=np.uint32), np.zeros(32, np.uint32)
+    result = Library("sweep.metal", text=text, checked=True).kernel("k")(1, 32, [x, y, 128])
+    assert y.sum() == x.sum()
+    assert (result.buffers["x"].read, result.buffers["x"].read_distinct) == (x.nbytes, x.nbytes)

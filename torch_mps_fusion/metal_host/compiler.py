@@ -139,6 +139,9 @@ CHECKED = (
     "-O1",
     "-fno-unroll-loops",
     "-fsanitize=thread",
+    # A load wider than 16 bytes is not instrumented.
+    "-fno-vectorize",
+    "-fno-slp-vectorize",
     "-mllvm",
     "-tsan-distinguish-volatile",
     "-mllvm",

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,9 +24,9 @@ from torch import Tensor
 
 from torch_mps_fusion.tolerances import error
 
-from .harness import machine, write_json
+from .. import receipts
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ARMS = ("fallback", "ours")
 PARTS = ("rule", "layer")
 TARGET = 0.25  # of the fallback's peak
@@ -45,6 +46,9 @@ class Shape:
     @property
     def words(self) -> list[str]:
         return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
+
+
+SMOKE = Shape(tokens=128, hidden=64, k_heads=2, v_heads=2, head_dim=32)
 
 
 @dataclass
@@ -186,27 +190,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, value in asdict(Shape()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     shape = Shape(**{name: getattr(options, name) for name in asdict(Shape())})
     if options.one:
         part, arm, file = options.one
-        measure(part, arm, shape, Path(file))
-        return 0
-    line = machine()
-    print(" · ".join(f"{key} {value}" for key, value in line.items()))
+        return measure(part, arm, shape, Path(file))
+    if options.device != "cpu":
+        raise ValueError(f"device: got {options.device}; accepted: cpu")
+    shape = SMOKE if options.smoke else shape
     print(" · ".join(f"{key} {value}" for key, value in asdict(shape).items()) + " · float32")
     rows = [compare(part, shape) for part in options.parts]
     print("\npeak of forward + backward above what was resident before, MiB")
     print(f"{'part':<6}  {'fallback':>10}  {'ours':>10}  {'ratio':>6}  target         difference")
     for row in rows:
         print(table_line(row))
-    if options.json is not None:
-        write_json(options.json, line, [asdict(row) for row in rows])
-    return 0 if all(row.verified for row in rows) else 1
+    yield receipts.new(
+        options,
+        "cpu-native",
+        scope="operator",
+        tier=1,
+        rows=shape.tokens,
+        sequences=1,
+        dtype="float32",
+        results={
+            "shape": asdict(shape),
+            "peak_bytes": {row.part: row.peaks for row in rows},
+            "ratio": {row.part: row.ratio for row in rows if row.verified},
+            "failed": [
+                f"{row.part}: gradients differ by {row.difference:.2g}"
+                for row in rows
+                if not row.verified
+            ],
+        },
+        numerics={"gradient_difference": {row.part: row.difference for row in rows}},
+    )

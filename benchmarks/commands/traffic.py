@@ -8,7 +8,8 @@ nothing is timed.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,6 +17,8 @@ from torch_mps_fusion import host_kernels
 from torch_mps_fusion.explain import aligned, plan_call
 from torch_mps_fusion.metal_host import BufferCounters
 from torch_mps_fusion.models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig
+
+from .. import receipts
 
 VARIANTS = ("packed", "core")
 # Old and new states share memory: each is counted on its own side.
@@ -27,6 +30,15 @@ ROLES = {
     "arguments": ("args", "gdn"),
 }
 ALL_ROLES = (*ROLES, "activations")
+# Three value heads a key head; padded rows in the input projection.
+SMALL = replace(
+    KNOWN_SHAPES["9b"],
+    hidden_size=64,
+    num_k_heads=1,
+    num_v_heads=3,
+    head_k_dim=32,
+    head_v_dim=64,
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +79,14 @@ def megabytes(*counts: int) -> tuple[str, ...]:
     return tuple(f"{n / 1e6:.4f}" for n in counts)
 
 
-def report(config: GDNConfig, rows: int, variant: str) -> list[str]:
+def sums(lines: list[Line], role: str) -> dict[str, int]:
+    """Bytes of a role: requested, distinct, written."""
+    own = [x for x in lines if x.role == role]
+    return {k: sum(getattr(x, k) for x in own) for k in ("requested", "distinct", "written")}
+
+
+def report(config: GDNConfig, rows: int, variant: str, lines: list[Line]) -> list[str]:
     """The table of one variant, sums by role, and what is more than the least."""
-    lines = count(config, rows, variant)
     table = [("dispatch", "buffer", "read MB", "distinct MB", "written MB")]
     table += [
         (x.family, x.buffer, *megabytes(x.requested, x.distinct, x.written))
@@ -77,9 +94,7 @@ def report(config: GDNConfig, rows: int, variant: str) -> list[str]:
         if x.role != "arguments"
     ]
     for role in ALL_ROLES:
-        own = [x for x in lines if x.role == role]
-        sums = (sum(getattr(x, k) for x in own) for k in ("requested", "distinct", "written"))
-        table.append(("all", role, *megabytes(*sums)))
+        table.append(("all", role, *megabytes(*sums(lines, role).values())))
     call = plan_call(config, torch.bfloat16, variant=variant, device="host", tokens=rows)
     gates = 2 * config.num_v_heads
     outputs = config.conv_dim + config.num_v_heads * config.head_v_dim + gates
@@ -103,9 +118,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=1, help="tokens of the sequence")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.rows < 1:
         raise ValueError(f"rows: got {options.rows}; accepted: at least 1")
+    config = SMALL if options.smoke else KNOWN_SHAPES[options.shape]
+    roles: dict[str, dict[str, dict[str, int]]] = {}
     for variant in VARIANTS:
-        print("\n".join(report(KNOWN_SHAPES[options.shape], options.rows, variant)))
-    return 0
+        lines = count(config, options.rows, variant)
+        print("\n".join(report(config, options.rows, variant, lines)))
+        roles[variant] = {role: sums(lines, role) for role in ALL_ROLES}
+    yield receipts.new(
+        options,
+        "cpu-emulation",
+        scope="layer",
+        tier=1,
+        rows=options.rows,
+        sequences=1,
+        dtype="bfloat16",
+        results={"bytes_by_role": roles},
+    )

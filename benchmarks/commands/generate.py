@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .harness import interleaved, machine, write_json
+from .. import receipts
+from ..harness import Arm, check, measure
+from ..timers import HostClock
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Best and second-best logit closer than this times the best are a tie, which a rounding decides.
@@ -35,22 +36,6 @@ CONFIG = {
     "vocab_size": 1024,
     "eos_token_id": None,
 }
-
-
-@dataclass
-class Row:
-    dtype: str
-    prompt: int
-    new: int
-    same_tokens: bool
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def minimum(self, arm: str) -> float:
-        return min(self.samples[arm])
-
-    @property
-    def ratio(self) -> float:
-        return self.minimum("original") / self.minimum("fused")
 
 
 def make_models(dtype: torch.dtype, variant: str) -> dict[str, Any]:
@@ -81,16 +66,42 @@ def same_tokens(models: dict[str, Any], ids: Tensor, new: int, tie: float) -> bo
     return bool(best - second <= tie * best.abs())
 
 
-def measure(name: str, options: argparse.Namespace) -> Row:
+def cell(name: str, options: argparse.Namespace) -> receipts.Receipt:
     models = make_models(DTYPES[name], options.variant)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(options.seed + 1)
     ids = torch.randint(2, CONFIG["vocab_size"], (1, options.prompt), generator=generator)
     same = same_tokens(models, ids, options.new, TIES[name])
-    row = Row(name, options.prompt, options.new, same)
-    if row.same_tokens:
-        arms = {arm: lambda m=model: generate(m, ids, options.new) for arm, model in models.items()}
-        row.samples = interleaved(arms, options.seconds, warm_up=1, least=3)
-    return row
+    check({"same tokens": 0.0 if same else float("inf")}, name)
+    measured = measure(
+        [Arm(a, lambda m=models[a]: generate(m, ids, options.new)) for a in ("fused", "original")],
+        HostClock(),
+        rounds=options.rounds or (2 if options.smoke else 7),
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
+    c = measured.compare("fused", "original")
+    print(
+        f"{name:>9}  original {measured.median('original'):.3f} s  fused "
+        f"{measured.median('fused'):.3f} s  {1 / c.ratio.mean:.2f}x: {c.verdict}"
+    )
+    return receipts.new(
+        options,
+        "cpu-native",
+        scope="model",
+        tier=3,
+        rows=1,
+        sequences=1,
+        dtype=name,
+        cache_mode="warm",
+        measured=measured,
+        arms=[receipts.arm("fused"), receipts.arm("original")],
+        comparisons=[c.as_dict()],
+        results={"part": name, "prompt": options.prompt, "new": options.new},
+        numerics={"class": "tolerance", "tokens": "the same, up to ties of the best two logits"},
+        caveats=["a small model with random weights: the layers' own overhead dominates"],
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,26 +109,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", default="auto", help="of the fused model")
     parser.add_argument("--prompt", type=int, default=40, help="prompt tokens")
     parser.add_argument("--new", type=int, default=256, help="generated tokens")
-    parser.add_argument("--seconds", type=float, default=20.0, help="timed seconds a row")
-    parser.add_argument("--json", type=Path, help="write every sample to this file")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # it warns that its fallback is slow; that is what we time
-    line = machine()
-    print(" · ".join(f"{key} {value}" for key, value in line.items()))
-    rows = [measure(name, options) for name in options.dtypes]
-    print(f"\n{options.prompt} prompt and {options.new} new tokens, batch 1")
-    print("minima over interleaved rounds, seconds")
-    for row in rows:
-        if not row.same_tokens:
-            print(f"{row.dtype:>9}  unverified (the tokens differ)")
-            continue
-        original, fused = row.minimum("original"), row.minimum("fused")
-        print(f"{row.dtype:>9}  original {original:.3f}  fused {fused:.3f}  {row.ratio:.2f}x")
-    if options.json is not None:
-        write_json(options.json, line, [asdict(row) for row in rows])
-        print(f"samples: {options.json}")
-    return 0 if all(row.same_tokens for row in rows) else 1
+    if options.smoke:
+        options.dtypes, options.prompt, options.new = ["float32"], 2, 2
+    print(f"{options.prompt} prompt and {options.new} new tokens, batch 1, CPU")
+    for name in options.dtypes:
+        with torch.no_grad():
+            yield cell(name, options)

@@ -2,14 +2,14 @@
 
 Shape of a 9B layer: q, k 16 heads, v 32 heads, 128 wide, bfloat16; state float32, advanced from a
 prior state. Every row first passes a gate: output and state against a float64 loop, by the
-project's tolerance table. A row that fails prints ``unverified``, no ratio, and the exit code is 1.
+project's tolerance table. A row that fails stops the command: nothing of it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from torch import Tensor
 from torch_mps_fusion import reference
 from torch_mps_fusion.tolerances import error, tolerance
 
-from .harness import interleaved, machine, write_json
+from .. import receipts
+from ..harness import Arm, Measured, check, measure
+from ..timers import HostClock
 
 NUM_K_HEADS, NUM_V_HEADS, HEAD_DIM = 16, 32, 128
 # The ratio to reach at each number of tokens.
@@ -36,31 +38,6 @@ class Inputs:
     @property
     def tokens(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.q, self.k, self.v, self.g, self.beta
-
-
-@dataclass
-class Row:
-    """One length: the gate's errors over their tolerances, then every sample of every arm."""
-
-    tokens: int
-    target: float | None
-    errors: dict[str, float]
-    samples: dict[str, list[float]]  # seconds; empty unless verified
-
-    @property
-    def worst(self) -> float:
-        return max(self.errors.values())
-
-    @property
-    def verified(self) -> bool:
-        return all(error <= 1 for error in self.errors.values())
-
-    def minimum(self, arm: str) -> float:
-        return min(self.samples[arm])
-
-    @property
-    def ratio(self) -> float:
-        return self.minimum("fallback") / self.minimum("native")
 
 
 def make_inputs(tokens: int, *, dk_contiguous: bool = True) -> Inputs:
@@ -95,9 +72,15 @@ def fallback(x: Inputs) -> tuple[Tensor, Tensor]:
     one = x.q.shape[1] == 1
     call = model.torch_recurrent_gated_delta_rule if one else model.torch_chunk_gated_delta_rule
     return call(
-        x.q, x.k, x.v, g=x.g, beta=x.beta, initial_state=x.state,
-        output_final_state=True, use_qk_l2norm_in_kernel=True,
-    )  # fmt: skip
+        x.q,
+        x.k,
+        x.v,
+        g=x.g,
+        beta=x.beta,
+        initial_state=x.state,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
 
 
 def gate(x: Inputs) -> dict[str, float]:
@@ -115,28 +98,29 @@ def gate(x: Inputs) -> dict[str, float]:
     return worst
 
 
-def measure(tokens: int, seconds: float, *, dk_contiguous: bool) -> Row:
-    print(f"T = {tokens}: checking against float64 ...", flush=True)
-    x = make_inputs(tokens, dk_contiguous=dk_contiguous)
-    row = Row(tokens, TARGETS.get(tokens), gate(x), {})
-    if row.verified:
-        print(f"T = {tokens}: timing for about {seconds:g} s ...", flush=True)
-        state = x.state.clone()
-        arms = {"fallback": lambda: fallback(x), "native": lambda: native(x, state)}
-        row.samples = interleaved(arms, seconds)
-    return row
+def timed(x: Inputs, options: argparse.Namespace) -> Measured:
+    state = x.state.clone()
+    arms = [Arm("native", lambda: native(x, state)), Arm("fallback", lambda: fallback(x))]
+    return measure(
+        arms,
+        HostClock(),
+        rounds=options.rounds or (3 if options.smoke else 15),
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
 
 
-def table_line(row: Row) -> str:
-    if not row.verified:
-        return f"{row.tokens:>6}  unverified (error is {row.worst:.3g} of the tolerance)"
-    fall, ours = row.minimum("fallback") * 1e3, row.minimum("native") * 1e3
-    aim, verdict = "-", ""
-    if row.target is not None:
-        aim, verdict = f"{row.target:g}x", "met" if row.ratio >= row.target else "missed"
+def line(tokens: int, measured: Measured, worst: float) -> str:
+    c = measured.compare("native", "fallback")
+    ratio, target = 1 / c.ratio.mean, TARGETS.get(tokens)
+    aim, met = (
+        ("-", "") if target is None else (f"{target:g}x", "met" if ratio >= target else "missed")
+    )
+    fall, ours = measured.median("fallback") * 1e3, measured.median("native") * 1e3
     return (
-        f"{row.tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {row.ratio:>6.1f}x  {aim:>6}  {verdict:<7}"
-        f"  {row.worst:>9.2g}"
+        f"{tokens:>6}  {fall:>11.3f}  {ours:>9.3f}  {ratio:>6.1f}x  {aim:>6}  {met:<7}  {worst:.2g}"
     )
 
 
@@ -144,30 +128,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", type=int, nargs="+", default=list(TARGETS), help="default: %(default)s"
     )
-    parser.add_argument("--seconds", type=float, default=4.0, help="timed seconds a row")
     parser.add_argument(
         "--state-order", choices=("dk", "dv"), default="dk", help="contiguous dim of the state"
     )
-    parser.add_argument("--json", type=Path, help="write every sample to this file")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # it warns that the fallback is slow; that is what we time
-    line = machine()
-    print(" · ".join(f"{key} {value}" for key, value in line.items()))
-    with torch.no_grad():
-        rows = [
-            measure(t, options.seconds, dk_contiguous=options.state_order == "dk")
-            for t in options.tokens
-        ]
-    print("\nminima over interleaved rounds; error: the worst, over its tolerance")
-    print(f"{'T':>6}  {'fallback ms':>11}  {'native ms':>9}  {'ratio':>7}  {'target':>6}  "
-          f"{'':<7}  {'error':>9}")  # fmt: skip
-    for row in rows:
-        print(table_line(row))
-    if options.json is not None:
-        write_json(options.json, line, [asdict(row) for row in rows])
-        print(f"samples: {options.json}")
-    return 0 if all(row.verified for row in rows) else 1
+    if options.smoke:
+        options.tokens = [1]
+    print(
+        f"{'T':>6}  {'fallback ms':>11}  {'native ms':>9}  {'ratio':>7}  {'target':>6}  "
+        f"{'':<7}  error of what is accepted"
+    )
+    for tokens in options.tokens:
+        with torch.no_grad():
+            x = make_inputs(tokens, dk_contiguous=options.state_order == "dk")
+            errors = gate(x)
+            check(errors, f"T = {tokens}")
+            measured = timed(x, options)
+        print(line(tokens, measured, max(errors.values())), flush=True)
+        yield receipts.new(
+            options,
+            "cpu-native",
+            scope="operator",
+            tier=1,
+            rows=tokens,
+            sequences=1,
+            dtype="bfloat16",
+            cache_mode="warm",
+            measured=measured,
+            arms=[receipts.arm("native"), receipts.arm("fallback")],
+            comparisons=[measured.compare("native", "fallback").as_dict()],
+            results={"part": str(tokens)},
+            numerics={"errors": errors, "class": "tolerance"},
+        )

@@ -1,0 +1,328 @@
+"""One mixer layer: every variant that runs here, against aten and against each other.
+
+Input norm and residual included, from non-zero states. Before it is timed an arm is compared with
+float64, and our shaders with each other bit by bit; after it, with itself. CUDA: graph replays of a
+chain of layers whose weights together exceed any cache, and the copy rate in the same rounds. MPS:
+our shaders by command buffers of our own queue, everything by the host clock. CPU: times of native
+code; the shaders are emulated and counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_mps_fusion.explain import aligned
+
+from .. import emulation, facts, gates, receipts
+from ..harness import Arm, Measured, check, copies, measure
+from ..layers import SHAPES, Fla, Layer, Linears, Ours, Shape, fla_is_here, ours
+from ..layers import Arm as LayerArm
+from ..metal_queue import MetalQueue
+from ..timers import for_torch
+
+COPY_BYTES = 1 << 30
+COLD_BYTES = {"cuda": 800_000_000, "mps": 2_000_000_000}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, help="default: by device")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--cache", choices=("cold", "warm"), default="cold")
+    parser.add_argument(
+        "--geometry", nargs="+", default=[], help="more shader arms, with these launch geometries"
+    )
+    parser.add_argument("--only", nargs="+", help="names of the arms to measure")
+
+
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
+    if options.smoke:
+        options.shape, options.rows = ["small"], [2]
+    if options.shape is None:
+        options.shape = ["small", "0.8b"] if options.device == "cpu" else ["0.8b", "9b", "27b"]
+    with torch.no_grad():
+        for name in options.shape:
+            for rows in options.rows:
+                yield from cell(options, name, rows)
+
+
+def arms_of(options: argparse.Namespace, shape: Shape, rows: int) -> list[LayerArm]:
+    found: list[LayerArm] = list(
+        ours(shape, options.device, rows, torch.bfloat16, options.geometry)
+    )
+    if options.device != "cpu":
+        found.append(Linears())
+    if options.device == "cuda" and fla_is_here():
+        found.append(Fla())
+    return [a for a in found if not options.only or a.name in options.only]
+
+
+def cell(options: argparse.Namespace, name: str, rows: int) -> Iterator[receipts.Receipt]:
+    """One shape and number of rows: gate, times of what may be timed, counts of the rest."""
+    shape = SHAPES[name]
+    layer = Layer(shape, options.device, options.seed)
+    hidden = layer.hidden(rows)
+    arms = arms_of(options, shape, rows)
+    errors = gates.gate(arms, layer, hidden)
+    for arm in arms:
+        check(errors[arm.name], arm.name)
+    print(f"{name}, {rows} rows, bfloat16, {options.device}: all {len(arms)} arms verified")
+    shared: dict[str, Any] = {
+        "scope": "layer",
+        "tier": 1,
+        "rows": rows,
+        "sequences": 1,
+        "dtype": "bfloat16",
+        "numerics": {"errors": errors, "class": "bytes among our shaders, else tolerance"},
+    }
+    part = f"{name}-{rows}"
+    emulated = [a for a in arms if isinstance(a, Ours) and a.emulated(options.device)]
+    timed = [a for a in arms if a not in emulated]
+    if timed:
+        yield timed_receipt(options, layer, hidden, timed, shared, part)
+    if options.device == "mps":
+        yield queue_receipt(options, layer, hidden, arms, shared, f"{part}-gpu")
+    if emulated:
+        yield counted_receipt(options, layer, hidden, emulated, shared, part)
+
+
+def record(arm: LayerArm, layer: Layer, rows: int, **more: Any) -> dict[str, Any]:
+    """The arm as a receipt has it."""
+    if not isinstance(arm, Ours):
+        return receipts.arm(arm.name, payload_bytes=layer.shape.payload, **more)
+    program = arm.plan(layer.shape, layer.device, rows, layer.dtype) if arm.shader else None
+    return receipts.arm(
+        arm.name,
+        variant=[arm.variant, arm.geometry],
+        pack=arm.pack(layer),
+        geometry=arm.numeric_geometry(layer),
+        launch=" ".join(f"{d.kernel}{d.grid}" for d in program.kernels) if program else "",
+        dispatches=len(program.dispatches) if program else None,
+        joins=sum(d.barrier for d in program.dispatches) if program else None,
+        payload_bytes=layer.shape.payload,
+        **more,
+    )
+
+
+def chain(arm: LayerArm, layers: Sequence[Layer], hidden: Tensor) -> Callable[[], Tensor]:
+    """The layers one after the other, each on its own states."""
+    states = [layer.states(arm) for layer in layers]
+
+    def work() -> Tensor:
+        x = hidden
+        for layer, own in zip(layers, states, strict=True):
+            x = arm(layer, x, own)[0]
+        return x
+
+    return work
+
+
+def working_set(options: argparse.Namespace, shape: Shape) -> int:
+    """Layers of a chain."""
+    if options.cache == "warm":
+        return 1
+    if options.device == "cpu":
+        most = 2 if options.smoke else 64
+        return min(most, copies(shape.payload, facts.cache_bytes("cpu") or 0, 0))
+    cache = facts.cache_bytes(options.device) or 0
+    return max(3, copies(shape.payload, cache, COLD_BYTES[options.device]))
+
+
+def timed_receipt(
+    options: argparse.Namespace,
+    layer: Layer,
+    hidden: Tensor,
+    arms: list[LayerArm],
+    shared: dict[str, Any],
+    part: str,
+) -> receipts.Receipt:
+    rows, kind = hidden.shape[1], options.device
+    count = working_set(options, layer.shape)
+    layers = [layer, *(Layer(layer.shape, kind, options.seed + i) for i in range(1, count))]
+    timer = for_torch(kind, options.deadline)
+    to_measure = []
+    for arm in arms:
+        work: Callable[[], Any] = chain(arm, layers, hidden)
+        if kind == "cuda":
+            work = graph(work)
+        to_measure.append(
+            Arm(arm.name, work, 8 if kind != "cpu" else 1, count, checker(arm, layer, hidden))
+        )
+    if kind == "cuda":
+        to_measure.append(copy_arm())
+    measured = measure(
+        to_measure,
+        timer,
+        rounds=options.rounds or (3 if options.smoke else 21),
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
+    replay = "CUDA graph" if kind == "cuda" else "plain calls"
+    records = [record(arm, layer, rows, replay=replay) for arm in arms]
+    if kind == "cuda":
+        records.append(receipts.arm("copy", payload_bytes=2 * COPY_BYTES, launch="aten copy_"))
+    print_table(measured, arms[0].name)
+    return receipts.new(
+        options,
+        {"cpu": "cpu-native"}.get(kind, kind),
+        **shared,
+        cache_mode=options.cache,
+        working_set_bytes=count * layer.shape.payload,
+        measured=measured,
+        arms=records,
+        comparisons=comparisons(measured, [a.name for a in arms]),
+        results={"part": part, "layers": count},
+        caveats=["a layer alone: gains do not add up over the layers of a model"],
+    )
+
+
+def checker(arm: LayerArm, layer: Layer, hidden: Tensor) -> Callable[[], str] | None:
+    return (lambda: gates.digest(arm, layer, hidden)) if isinstance(arm, Ours) else None
+
+
+def graph(work: Callable[[], Any]) -> Callable[[], Any]:
+    from ..timers import capture
+
+    return capture(work).replay
+
+
+def copy_arm() -> Arm:
+    """A copy of 1 GiB on the device: bytes read plus bytes written are its payload."""
+    source = torch.randn(COPY_BYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+    return Arm("copy", lambda: target.copy_(source), 4)
+
+
+def comparisons(measured: Measured, names: list[str]) -> list[dict[str, Any]]:
+    """Every pair, the later arm over the earlier."""
+    pairs = [(b, a) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return [measured.compare(a, b).as_dict() for a, b in pairs]
+
+
+def print_table(measured: Measured, base: str) -> None:
+    """Minimum, median and ratio to the first arm, of one layer."""
+    lines = [("arm", "min us", "median us", f"of {base}", "95 % interval", "wins", "verdict")]
+    for name in measured.samples:
+        if name == "copy":
+            continue
+        least, median = measured.minimum(name) * 1e6, measured.median(name) * 1e6
+        rest = ("", "", "", "")
+        if name != base:
+            c = measured.compare(name, base)
+            interval = f"{c.ratio.low:.3f} to {c.ratio.high:.3f}"
+            wins = f"{c.ratio.wins}/{c.ratio.rounds}"
+            rest = (f"{c.ratio.mean:.3f}", interval, wins, c.verdict)
+        lines.append((name, f"{least:.2f}", f"{median:.2f}", *rest))
+    print("\n".join(aligned(lines)))
+    print(f"clock: {measured.timer}")
+
+
+def memory(arm: Ours, layer: Layer, hidden: Tensor) -> dict[str, Tensor]:
+    """The arm's operands by their names in a program."""
+    conv, state = layer.states()
+    return {
+        "hidden": hidden,
+        "in_proj": layer.packed[0],
+        "out_proj": layer.packed[1],
+        "conv_weight": layer.conv_weight,
+        "A_log": layer.A_log,
+        "dt_bias": layer.dt_bias,
+        "norm_weight": layer.norm_weight,
+        "input_norm_weight": layer.input_norm_weight,
+        "conv_in": conv,
+        "conv_out": conv,
+        "state_in": state,
+        "state_out": state,
+    }
+
+
+def queue_receipt(
+    options: argparse.Namespace,
+    layer: Layer,
+    hidden: Tensor,
+    arms: list[LayerArm],
+    shared: dict[str, Any],
+    part: str,
+) -> receipts.Receipt:
+    """Our shaders on our own queue; the output must have the bits of the op's."""
+    queue, rows = MetalQueue(options.deadline), hidden.shape[1]
+    to_measure, records = [], []
+    for arm in arms:
+        if not isinstance(arm, Ours) or not arm.shader:
+            continue
+        program = arm.plan(layer.shape, layer.device, rows, layer.dtype)
+        encoded = queue.encoded(program, memory(arm, layer, hidden))
+        queue.seconds(encoded, 1)
+        want = facts.sha256(arm(layer, hidden, layer.states())[0].cpu().view(torch.uint8).numpy())
+        if facts.sha256(encoded.read("output")) != want:
+            check({"bits of the op": float("inf")}, arm.name)
+        to_measure.append(Arm(arm.name, encoded, 32))
+        records.append(record(arm, layer, rows, replay="command buffer"))
+    measured = measure(
+        to_measure,
+        queue,
+        rounds=options.rounds or (3 if options.smoke else 21),
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
+    print_table(measured, to_measure[0].name)
+    return receipts.new(
+        options,
+        "mps",
+        **shared,
+        cache_mode="warm",
+        working_set_bytes=layer.shape.payload,
+        measured=measured,
+        arms=records,
+        comparisons=comparisons(measured, [a.name for a in to_measure]),
+        results={"part": part, "layers": 1},
+    )
+
+
+def counted_receipt(
+    options: argparse.Namespace,
+    layer: Layer,
+    hidden: Tensor,
+    arms: list[LayerArm],
+    shared: dict[str, Any],
+    part: str,
+) -> receipts.Receipt:
+    """Emulated arms: what they moved and did, and no time."""
+    rows = hidden.shape[1]
+    records, lines = [], [("arm", "dispatches", "bytes", "least", "barriers", "spins")]
+    for arm in arms:
+        assert isinstance(arm, Ours)
+        program = arm.plan(layer.shape, layer.device, rows, layer.dtype)
+        _, launches = emulation.counted(lambda a=arm: a.to_new_states(layer, hidden))
+        counts = emulation.total(launches)
+        counts["planned_bytes"], counts["least_bytes"] = program.bytes, program.minimum_bytes
+        records.append(record(arm, layer, rows, replay="none", emulated=True, counts=counts))
+        moved = counts["read_bytes"] + counts["written_bytes"]
+        lines.append(
+            (
+                arm.name,
+                str(counts["launches"]),
+                f"{moved:,}",
+                f"{program.minimum_bytes:,}",
+                str(counts["barriers"]),
+                str(counts["spins"]),
+            )
+        )
+    print("\n".join(aligned(lines)))
+    print("emulated: counted, not timed")
+    return receipts.new(
+        options,
+        "cpu-emulation",
+        **shared,
+        arms=records,
+        results={"part": part},
+        needs=["times: a Mac, or an NVIDIA GPU (which says nothing about Apple)"],
+    )

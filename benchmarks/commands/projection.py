@@ -1,0 +1,201 @@
+"""Eight-row projection sweep: our packed kernel by launch geometry, with aten's linear as an arm.
+
+Rates differ by shape: a streaming rate does not predict them. On a CPU outputs are checked against
+float64 and bytes are counted for a slice of the outputs; there are no times.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from torch_mps_fusion import device as devices
+from torch_mps_fusion import packing, plan
+from torch_mps_fusion.explain import aligned
+from torch_mps_fusion.tolerances import error, tolerance
+
+from .. import emulation, facts, models, receipts
+from ..harness import Arm, check, measure
+from ..metal_queue import MetalQueue
+from ..timers import capture, for_torch
+
+GEOMETRIES = ("", ";tile=nt2u2p", ";tile=nt1u4")
+EMULATED_OUTPUTS = 64
+
+
+def shapes(name: str = "qwen3.8-27b") -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) by projection."""
+    m = models.MODELS[name]
+    c, hidden = m.gdn, m.gdn.hidden_size
+    return {
+        "gdn_in": (c.conv_dim + c.value_dim + 2 * c.num_v_heads, hidden),
+        "gdn_qkv": (c.conv_dim, hidden),
+        "gdn_z": (c.value_dim, hidden),
+        "gdn_ab": (2 * c.num_v_heads, hidden),
+        "gdn_out": (hidden, c.value_dim),
+        "ffn_gateup": (2 * m.ffn, hidden),
+        "ffn_down": (hidden, m.ffn),
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", nargs="+", choices=list(shapes()), default=list(shapes()))
+    parser.add_argument("--rows", type=int, nargs="+", help="default: by device")
+    parser.add_argument("--geometry", nargs="+", default=list(GEOMETRIES))
+
+
+def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
+    if options.smoke:
+        options.shape, options.rows = ["gdn_ab"], [8]
+    if options.rows is None:
+        options.rows = [1, 8] if options.device == "cpu" else [1, 2, 4, 8, 16]
+    print("formats: bf16; q8 and q4 are deferred, because quantised weights are not packed yet")
+    for name in options.shape:
+        n, k = shapes()[name]
+        if options.device == "cpu":
+            n, k = min(n, EMULATED_OUTPUTS), 64 if options.smoke else k
+        for rows in options.rows:
+            with torch.no_grad():
+                yield cell(options, name, n, k, rows)
+
+
+def packed_call(x: Tensor, packed: Tensor, n: int, form: str, geometry: str) -> Tensor:
+    if geometry:
+        torch.ops.mps_fusion._override_geometry(geometry)
+    try:
+        return torch.ops.mps_fusion.packed_linear(x, [packed], out_features=n, weight_format=form)
+    finally:
+        if geometry:
+            torch.ops.mps_fusion._override_geometry("")
+
+
+def cell(options: argparse.Namespace, name: str, n: int, k: int, rows: int) -> receipts.Receipt:
+    device, generator = options.device, torch.Generator().manual_seed(options.seed)
+    x = torch.randn(rows, k, generator=generator).bfloat16().to(device)
+    w = (torch.randn(n, k, generator=generator) * k**-0.5).bfloat16().to(device)
+    spec = devices.current(device)
+    packed = packing.pack(w, spec.weight_format)
+    want = x.cpu().double() @ w.cpu().double().T
+    works: dict[str, Callable[[], Any]] = {"aten linear": partial(linear, x, w)}
+    programs: dict[str, plan.Program] = {}
+    for geometry in options.geometry:
+        arm = f"packed{geometry}"
+        works[arm] = partial(packed_call, x, packed, n, spec.weight_format, geometry)
+        programs[arm] = plan.plan_linear(
+            rows, k, n, torch.bfloat16, device=spec.name, geometry=geometry
+        )
+    limit = tolerance("output", torch.bfloat16).rms
+    outputs, errors = {}, {}
+    for arm, work in works.items():
+        outputs[arm] = work()
+        errors[arm] = {"output": error(outputs[arm].cpu(), want) / limit}
+        if arm in programs:
+            same = torch.equal(outputs[arm], outputs[f"packed{options.geometry[0]}"])
+            errors[arm]["same bits"] = 0.0 if same else float("inf")
+        check(errors[arm], f"{name}, {rows} rows, {arm}")
+    records = {
+        arm: receipts.arm(
+            arm,
+            variant=[name, rows],
+            pack=facts.tensor_sha256([packed]) if arm in programs else None,
+            launch=programs[arm].kernels[0].kernel if arm in programs else "aten",
+            emulated=device == "cpu" and arm in programs,
+            replay="none" if device == "cpu" else "plain calls",
+            payload_bytes=w.nbytes,
+        )
+        for arm in works
+    }
+    shared: dict[str, Any] = {
+        "scope": "operator",
+        "tier": 1,
+        "rows": rows,
+        "dtype": "bfloat16",
+        "numerics": {"errors": errors, "class": "bytes among geometries, else tolerance"},
+        "results": {"part": f"{name}-{rows}", "outputs": n, "inputs": k},
+    }
+    if device == "cpu":
+        return counted(options, name, works, records, shared)
+    return timed(options, name, works, programs, records, shared, (x, packed))
+
+
+def counted(
+    options: argparse.Namespace,
+    name: str,
+    works: dict[str, Callable[[], Any]],
+    records: dict[str, dict[str, Any]],
+    shared: dict[str, Any],
+) -> receipts.Receipt:
+    n, rows = shared["results"]["outputs"], shared["rows"]
+    for arm, work in works.items():
+        if arm != "aten linear":
+            _, launches = emulation.counted(work)
+            records[arm]["counts"] = emulation.total(launches)
+    worst = max(max(e.values()) for e in shared["numerics"]["errors"].values())
+    print(
+        f"{name} {rows} rows ({n} outputs): {len(works)} arms right (error {worst:.2f} of what is "
+        "accepted), our geometries bit-identical; emulated, no times"
+    )
+    return receipts.new(
+        options,
+        "cpu-emulation",
+        arms=list(records.values()),
+        needs=["times: a Mac"],
+        caveats=["a slice of the outputs"],
+        **shared,
+    )
+
+
+def timed(
+    options: argparse.Namespace,
+    name: str,
+    works: dict[str, Callable[[], Any]],
+    programs: dict[str, plan.Program],
+    records: dict[str, dict[str, Any]],
+    shared: dict[str, Any],
+    operands: tuple[Tensor, Tensor],
+) -> receipts.Receipt:
+    """CUDA: graphs of all arms. MPS: our arms on our own queue; aten's time needs the host clock,
+    which is another clock: see `layer`."""
+    mps = options.device == "mps"
+    if mps:
+        queue = MetalQueue(options.deadline)
+        given = {"x": operands[0], "weight": operands[1]}
+        arms = [Arm(a, queue.encoded(p, given), 64) for a, p in programs.items()]
+        timer: Any = queue
+        records = {a: {**records[a], "replay": "command buffer"} for a in programs}
+    else:
+        arms = [Arm(a, capture(work).replay, 64) for a, work in works.items()]
+        timer = for_torch(options.device, options.deadline)
+        records = {a: {**r, "replay": "CUDA graph"} for a, r in records.items()}
+    measured = measure(
+        arms,
+        timer,
+        rounds=options.rounds or 11,
+        order=options.order,
+        seed=options.seed,
+        warm_up_s=options.warm_up_gpu_seconds,
+        deadline=options.deadline,
+    )
+    lines = [(f"{name} {shared['rows']} rows", "median us", "payload GB/s")]
+    for a in arms:
+        seconds = measured.median(a.name)
+        rate = records[a.name]["payload_bytes"] / seconds / 1e9
+        lines.append((a.name, f"{seconds * 1e6:.2f}", f"{rate:.0f}"))
+    print("\n".join(aligned(lines)))
+    print(receipts.LABELS[options.device])
+    return receipts.new(
+        options,
+        options.device,
+        measured=measured,
+        arms=list(records.values()),
+        cache_mode="warm",
+        working_set_bytes=operands[1].nbytes,
+        comparisons=[measured.compare(a.name, arms[0].name).as_dict() for a in arms[1:]],
+        **shared,
+    )
