@@ -41,43 +41,71 @@ class _Session:
     checked: bool
     options: metal_host.Options
     launches: list[Launch] | None
+    family: str = ""
 
 
 _lock = threading.Lock()
 _session: _Session | None = None
+_replaced: dict[str, str] = {}
 
 
 @contextlib.contextmanager
-def running(*, checked: bool = False, **options: object) -> Iterator[list[Launch]]:
+def running(
+    *, checked: bool = False, family: str = "", **options: object
+) -> Iterator[list[Launch]]:
     """Launches of all threads in this block run with these options and are recorded.
 
     checked: with the checking build, which counts bytes too. options: those of
-    `metal_host.Options`. Yields the list of launches, in order.
+    `metal_host.Options`; family: of the launches that they are for, all others run in turn.
+    Yields the list of launches, in order.
     """
     global _session
     launches: list[Launch] = []
     chosen = metal_host.Options.of(metal_host.Options(time_limit=TIME_LIMIT), options)
-    before, _session = _session, _Session(checked, chosen, launches)
+    before, _session = _session, _Session(checked, chosen, launches, family)
     try:
         yield launches
     finally:
         _session = before
 
 
-def session() -> tuple[int, int, bytes]:
-    """(checked, record, MhOptions) of the launches to come."""
+@contextlib.contextmanager
+def replaced(family: str, flat: str) -> Iterator[None]:
+    """In this block the family has this flat text: a test's broken shader, say."""
+    before = _replaced.get(family)
+    _replace(family, flat)
+    try:
+        yield
+    finally:
+        _replace(family, before)
+
+
+def _replace(family: str, flat: str | None) -> None:
+    with _lock:
+        _replaced.pop(family, None)
+        if flat is not None:
+            _replaced[family] = flat
+        text.cache_clear()
+        _compile.cache_clear()
+    torch.ops.mps_fusion._forget_host_kernels()
+
+
+def session() -> tuple[int, int, str, bytes, bytes]:
+    """(checked, record, family, its MhOptions, those of others) of the launches to come."""
     s = _session
     if s is None:
         # Nothing is explored: all threads of torch take part.
         threads = max(1, min(torch.get_num_threads(), 256))
         s = _Session(False, metal_host.Options(threads=threads, time_limit=TIME_LIMIT), None)
-    return int(s.checked), int(s.launches is not None), native.options(s.options, s.checked)
+    others = native.options(metal_host.Options(time_limit=s.options.time_limit), s.checked)
+    own = native.options(s.options, s.checked)
+    return int(s.checked), int(s.launches is not None), s.family, own, others
 
 
 @functools.cache
 def text(family: str) -> str:
-    """The flat text of a family, as the extension embeds it."""
-    return torch.ops.mps_fusion._shader_text(family)
+    """The flat text of a family, as the extension embeds it unless it is replaced."""
+    return _replaced.get(family) or torch.ops.mps_fusion._shader_text(family)
 
 
 @functools.cache

@@ -41,7 +41,7 @@ class HostEncoder final : public Encoder {
     launch.group[1] = launch.group[2] = 1;
     launch.buffer_count = static_cast<uint32_t>(buffers_.size());
     launch.buffers = buffers_.data();
-    launch.options = session_.options;
+    launch.options = session_.options_of(*kernel_);
     MhCounts counts{};
     std::vector<MhBufferCounts> per_buffer(buffers_.size());
     std::string text(65536, '\0');

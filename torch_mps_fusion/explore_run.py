@@ -1,0 +1,268 @@
+"""Runs one schedule of a persistent launch in metal_host's checking build, and judges how it ended.
+
+The layer is the smallest whose program has every kind of task and more than one head. A call works
+on the caller's states in place, so that the dispatch that commits them is part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import host_kernels, packing, plan
+from .explore_schedule import (
+    BROKEN,
+    CANCELLED,
+    CLEAN,
+    EXPIRED,
+    FAIR_SPINS,
+    KINDS,
+    UNFINISHED,
+    Schedule,
+)
+from .models import GDNConfig
+from .models.names import INPUT_NORM_PARAMETER
+from .models.random_weights import random_weights
+
+NAMES = ("output", "conv_state", "recurrent_state")
+WORD = 2**32
+CONFIG = GDNConfig(
+    hidden_size=64,
+    num_k_heads=1,
+    num_v_heads=2,
+    head_k_dim=32,
+    head_v_dim=32,
+    conv_kernel_size=4,
+    rms_norm_eps=1e-6,
+    model_type="qwen3_5_text",
+    layer_types=("linear_attention",),
+)
+_SAID = {
+    EXPIRED: r"task (?P<task>\d+) \(\w+, tile \d+, part \d+\) waited too long for counter "
+    r"(?P<counter>\d+): expected (?P<expected>\d+), seen (?P<seen>\d+)",
+    UNFINISHED: "a worker did not finish",
+    CANCELLED: r"cancelled at task \d+",
+    BROKEN: "an earlier launch failed and was not cleared",
+}
+
+
+class Violation(Exception):
+    """A launch ended as none may: other bits, a fault of the checker, a broken contract."""
+
+
+@functools.cache
+def _words() -> dict[str, int]:
+    """Constants of shaders/include/tasks.h: kCounterEpoch is "CounterEpoch"."""
+    found = re.findall(r"\bk(C\w+) = (\d+)", host_kernels.text("persistent"))
+    return {name: int(value) for name, value in found}
+
+
+def _signed(value: int) -> int:
+    value %= WORD
+    return value - WORD if value >= WORD // 2 else value
+
+
+@contextlib.contextmanager
+def _setting(geometry: str) -> Iterator[None]:
+    """Launch geometry of the calls inside; memory that nobody wrote holds NaN."""
+    before = torch.ops.mps_fusion._override_geometry(geometry)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.ops.mps_fusion._override_geometry(before)
+
+
+@dataclass
+class Call:
+    """A layer call, what it gives, and the blocks that its workers go by."""
+
+    variant: str
+    arguments: tuple
+    keywords: dict
+    hidden: Tensor
+    states: tuple[Tensor, Tensor]
+    mask: Tensor
+    expected: tuple[Tensor, ...] = ()
+    tasks: plan.Tasks | None = None
+    control: Tensor | None = None
+    counters: Tensor | None = None
+
+    def __call__(self, variant: str) -> tuple[Tensor, ...]:
+        """Output and both states; raises what the op raises. The states are kept in `worked`."""
+        self.worked = tuple(s.clone() for s in self.states)
+        output = torch.ops.mps_fusion.gdn_layer_(
+            self.hidden, *self.worked, *self.arguments, self.mask, **self.keywords, variant=variant
+        )
+        return (output, *self.worked)
+
+    def counts(self, launches: int) -> list[int]:
+        """The words of the counter block after so many launches that went well."""
+        w, tasks, block = _words(), self.tasks, self.counters
+        assert tasks is not None and block is not None
+        once = [0] * block.numel()
+        once[w["CounterEpoch"]] = 1
+        once[w["CounterTicket"]] = len(tasks.records) + tasks.workers
+        once[w["CounterArrived"]] = tasks.workers
+        for record in tasks.records:
+            for counter, count in tasks.signals(record):
+                once[w["CounterFirst"] + w["CounterStride"] * counter] += count
+        return [_signed(launches * n) for n in once]
+
+
+def _layer(dtype: torch.dtype) -> tuple:
+    """Arguments of gdn_layer_ behind the states, up to the mask."""
+    weights = random_weights(CONFIG, dtype=dtype, seed=0, with_input_norm=True, decay_dtype=dtype)
+    form = packing.format_name("apple")
+    by_name = [weights[f"in_proj_{name}.weight"] for name in ("qkv", "z", "b", "a")]
+    return (
+        [packing.pack(by_name, form)],
+        weights["conv1d.weight"].squeeze(1),
+        weights["A_log"],
+        weights["dt_bias"],
+        weights["norm.weight"],
+        [packing.pack([weights["out_proj.weight"]], form)],
+        weights[INPUT_NORM_PARAMETER],
+    )
+
+
+def _geometry(workers: int, spins: int) -> str:
+    return f";workers={workers};spins={spins}"
+
+
+@functools.cache
+def call_of(variant: str, dtype: str, batch: int, tokens: int, workers: int) -> Call:
+    """The call, its bits (those of `packed`) and its blocks, by a launch without anything odd."""
+    kind, c = getattr(torch, dtype), CONFIG
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator)
+
+    mask = normal(batch, tokens) > -1
+    mask[:, -1] = True
+    keywords = {
+        "num_k_heads": c.num_k_heads,
+        "num_v_heads": c.num_v_heads,
+        "head_k_dim": c.head_k_dim,
+        "head_v_dim": c.head_v_dim,
+        "head_map": "block",
+        "weight_format": packing.format_name("apple"),
+    }
+    conv = normal(batch, c.conv_dim, c.conv_kernel_size).to(kind)
+    recurrent = normal(batch, c.num_v_heads, c.head_v_dim, c.head_k_dim).transpose(-1, -2)
+    hidden = normal(batch, tokens, c.hidden_size).to(kind)
+    call = Call(variant, _layer(kind), keywords, hidden, (conv, recurrent), mask)
+    with _setting(_geometry(workers, FAIR_SPINS)), host_kernels.running():
+        call.expected = tuple(t.clone() for t in call("packed"))
+        for block in torch.ops.mps_fusion._task_blocks("cpu"):
+            block.zero_()
+        _compare(call, call(variant), "the plain launch")
+        words = _words()
+        blocks = torch.ops.mps_fusion._task_blocks("cpu")
+        pairs = zip(blocks[::2], blocks[1::2], strict=True)
+        call.control, call.counters = next(
+            pair for pair in pairs if int(pair[1][words["CounterEpoch"]]) == 1
+        )
+        program = plan.plan_layer(
+            hidden, *call.arguments, *call.states, mask, **keywords, variant=variant,
+            device="host", geometry=_geometry(workers, FAIR_SPINS),
+        )  # fmt: skip
+    call.tasks = next(d.tasks for d in program.dispatches if d.tasks is not None)
+    return call
+
+
+def run(s: Schedule) -> str:
+    """How the launch ended: one of KINDS[s.kind]. Raises Violation for every other end."""
+    call = call_of(s.variant, s.dtype, s.batch, s.tokens, s.workers)
+    options = s.options()
+    fields = {k: getattr(options, k) for k in options.__dataclass_fields__}
+    with _setting(_geometry(s.workers, s.spins)):
+        _prepare(call, s)
+        with host_kernels.running(checked=True, family="persistent", **fields) as launches:
+            try:
+                results, said = call(s.variant), ""
+            except RuntimeError as error:
+                results, said = (), str(error).splitlines()[0]
+        outcome = _judge(call, s, results, said)
+        if outcome not in KINDS[s.kind]:
+            raise Violation(f"{outcome}, which a {s.kind} schedule may not be: {said}")
+        result = next(i.result for i in launches if i.family == "persistent")
+        if result.finished + result.lost != result.started:
+            raise Violation(f"not drained: {result.started} workers, {result.finished} finished")
+        _compare(call, _next(call, s), "the next call")
+    return outcome
+
+
+def _prepare(call: Call, s: Schedule) -> None:
+    """The blocks as `s.epoch` launches leave them, and the fault put in."""
+    w, tasks, control, counters = _words(), call.tasks, call.control, call.counters
+    assert tasks is not None and control is not None and counters is not None
+    control.zero_()
+    control[w["ControlDone"]] = 1
+    counters.copy_(torch.tensor(call.counts(s.epoch), dtype=torch.int32))
+    if s.kind == "cancel":
+        control[w["ControlCancel"]] = 1
+    elif s.kind == "broken":
+        counters[w["CounterBroken"]] = 1
+    elif s.kind == "lag":
+        waited = sorted({c for r in tasks.records for c, count in tasks.waits(r) if count})
+        at = w["CounterFirst"] + w["CounterStride"] * waited[s.counter % len(waited)]
+        counters[at] = _signed(int(counters[at]) - 1)
+
+
+def _judge(call: Call, s: Schedule, results: tuple[Tensor, ...], said: str) -> str:
+    """The outcome, after checking all that it promises."""
+    assert call.counters is not None
+    if not said:
+        _compare(call, results, "the call")
+        if call.counters.tolist() != call.counts(s.epoch + 1):
+            raise Violation("the counters are not those of one launch more")
+        return CLEAN
+    if f"variant '{s.variant}' failed, " not in said:
+        raise Violation(said)
+    for name, now, before in zip(NAMES[1:], call.worked, call.states, strict=True):
+        if not torch.equal(now, before):
+            raise Violation(f"{name} was changed by a call that failed: {said}")
+    for outcome, pattern in _SAID.items():
+        if found := re.search(pattern, said):
+            if outcome == EXPIRED:
+                _check_expiry(call, s, {k: int(v) for k, v in found.groupdict().items()})
+            return outcome
+    raise Violation(f"the call does not say why: {said}")
+
+
+def _check_expiry(call: Call, s: Schedule, said: dict[str, int]) -> None:
+    """The record is about a wait of that task, for what it waits for, and for what is not there."""
+    tasks = call.tasks
+    assert tasks is not None
+    waits = dict(tasks.waits(tasks.records[said["task"]]))
+    count = waits.get(said["counter"])
+    if count is None or said["expected"] != (s.epoch + 1) * count % WORD:
+        raise Violation(f"no wait of the program is the one that is reported: {said}")
+    missing = (said["expected"] - said["seen"]) % WORD
+    if not 1 <= missing <= count + (s.kind == "lag"):
+        raise Violation(f"a wait gave up, and its counter cannot have held that: {said}")
+
+
+def _next(call: Call, s: Schedule) -> tuple[Tensor, ...]:
+    with host_kernels.running():
+        try:
+            return call(s.variant)
+        except RuntimeError as error:
+            raise Violation(f"the next call: {error}") from None
+
+
+def _compare(call: Call, results: tuple[Tensor, ...], what: str) -> None:
+    for name, got, wanted in zip(NAMES, results, call.expected, strict=True):
+        if not torch.equal(got, wanted):
+            n = int((got != wanted).sum())
+            raise Violation(f"{what}: {name} differs from packed in {n} of {wanted.numel()}")
