@@ -6,6 +6,7 @@
 
 #include "errors.h"
 #include "packed_weight.h"
+#include "shaders/include/tasks.h"
 
 namespace tmf {
 namespace {
@@ -249,6 +250,33 @@ void check_written_apart(const Checks& checks, const LayerArgs& a) {
 }
 
 }  // namespace
+
+void check_slots(const char* op, const at::Tensor& hidden, const at::Tensor& conv_slots,
+                 const at::Tensor& recurrent_slots, const at::Tensor& control) {
+  const Checks checks(op, hidden);
+  const std::pair<const at::Tensor*, const char*> written[] = {
+      {&conv_slots, "conv_slots"}, {&recurrent_slots, "recurrent_slots"}, {&control, "control"}};
+  checks.place(control, "control");
+  checks.dtype(control, "control", {c10::kInt});
+  if (control.dim() != 1 || !control.is_contiguous() || fixed(control, 0) < kControlWords) {
+    refuse(op, "control", Checks::shape_of(control),
+           text("a contiguous vector of at least ", +kControlWords, " words"));
+  }
+  for (const auto& [slots, name] : {written[0], written[1]}) {
+    const int64_t rank = slots == &conv_slots ? 4 : 5;
+    if (slots->dim() != rank || fixed(*slots, 0) != 2) {
+      refuse(op, name, Checks::shape_of(*slots),
+             text("two slots: ", rank, " dims, the first is 2"));
+    }
+    checks.apart(slots->select(0, 0), name, slots->select(0, 1), "the other slot");
+  }
+  for (const auto& [one, name] : written) {
+    checks.apart(*one, name, hidden, "hidden");
+    for (const auto& [other, other_name] : written) {
+      if (one < other) checks.apart(*one, name, *other, other_name);
+    }
+  }
+}
 
 void check(const char* op, const LayerArgs& a) {
   const Checks checks(op, a.hidden);

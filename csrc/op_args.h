@@ -36,6 +36,9 @@ struct LayerArgs {
   Variant variant;
   std::string weight_format;  // "rows", or a packed one
   bool in_place;              // the states are written
+  // Of gdn_layer_slots_, else undefined: two slots of both states, and the control words that name
+  // the committed one. The states above are then views of the first slots.
+  at::Tensor conv_slots, recurrent_slots, control;
 
   int64_t key_dim() const { return num_k_heads * head_k_dim; }
   int64_t value_dim() const { return num_v_heads * head_v_dim; }
@@ -74,6 +77,11 @@ struct LinearArgs {
 };
 
 void check(const char* op, const LayerArgs& args);
+// Slots (2, ..) of both states that do not overlap, and the control block: int32, contiguous, at
+// least 16 words.
+void check_slots(const char* op, const at::Tensor& hidden, const at::Tensor& conv_slots,
+                 const at::Tensor& recurrent_slots, const at::Tensor& control);
+
 void check(const char* op, const LinearArgs& args);
 void check(const char* op, const RuleArgs& args);
 void check(const char* op, const ConvArgs& args);

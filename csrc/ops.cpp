@@ -89,7 +89,10 @@ LayerArgs layer_args(const char* op, const Tensor& hidden, at::TensorList in_pro
                  eps,
                  parse_variant(op, variant),
                  std::string(weight_format),
-                 in_place};
+                 in_place,
+                 {},
+                 {},
+                 {}};
   check(op, args);
   return args;
 }
@@ -129,6 +132,32 @@ Tensor gdn_layer_(const Tensor& hidden, Tensor conv_state, Tensor recurrent_stat
                  head_k_dim, head_v_dim, head_map, weight_format, eps, variant, true);
   if constexpr (fake) return at::empty_symint(hidden.sym_sizes(), hidden.options());
   return run(op, args, {conv_state, conv_state}, {recurrent_state, recurrent_state});
+}
+
+template <bool fake>
+Tensor gdn_layer_slots_(const Tensor& hidden, const Tensor& conv_slots,
+                        const Tensor& recurrent_slots, const Tensor& control,
+                        at::TensorList in_proj, const Tensor& conv_weight, const Tensor& A_log,
+                        const Tensor& dt_bias, const Tensor& norm_weight, at::TensorList out_proj,
+                        const OptTensor& input_norm_weight, const OptTensor& mask,
+                        int64_t num_k_heads, int64_t num_v_heads, int64_t head_k_dim,
+                        int64_t head_v_dim, Text head_map, Text weight_format, double eps,
+                        Text variant) {
+  const char* op = "gdn_layer_slots_";
+  check_slots(op, hidden, conv_slots, recurrent_slots, control);
+  const Tensor conv = conv_slots.select(0, 0), recurrent = recurrent_slots.select(0, 0);
+  LayerArgs args =
+      layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
+                 input_norm_weight, conv, recurrent, mask, num_k_heads, num_v_heads, head_k_dim,
+                 head_v_dim, head_map, weight_format, eps, variant, true);
+  if (args.variant != Variant::hybrid && args.variant != Variant::mega) {
+    refuse(op, "variant", text("'", variant, "'"), "'hybrid' or 'mega'");
+  }
+  if constexpr (fake) return at::empty_symint(hidden.sym_sizes(), hidden.options());
+  args.conv_slots = conv_slots;
+  args.recurrent_slots = recurrent_slots;
+  args.control = control;
+  return run(op, args, {conv, conv}, {recurrent, recurrent});
 }
 
 // --------------------------------------------------------------------------- gated_delta_rule
@@ -315,6 +344,7 @@ template <bool fake>
 void register_all(torch::Library& m) {
   m.impl("gdn_layer", gdn_layer<fake>);
   m.impl("gdn_layer_", gdn_layer_<fake>);
+  m.impl("gdn_layer_slots_", gdn_layer_slots_<fake>);
   m.impl("gated_delta_rule", gated_delta_rule<fake>);
   m.impl("gated_delta_rule_", gated_delta_rule_<fake>);
   m.impl("causal_conv1d", causal_conv1d<fake>);

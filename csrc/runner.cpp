@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <string_view>
@@ -46,7 +47,10 @@ plan::DeviceSpec current_device(c10::DeviceType type) {
   const Runner* runner = runner_for(type);
   const std::string name = runner == nullptr ? "" : runner->device_name();
   const plan::DeviceSpec* known = plan::find_device(name);
-  return known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
+  plan::DeviceSpec spec =
+      known != nullptr ? *known : plan::unknown_apple(name.empty() ? "Apple GPU" : name);
+  if (runner != nullptr) spec.msl = std::min(spec.msl, runner->language());
+  return spec;
 }
 
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {

@@ -31,6 +31,9 @@ class Runner {
   // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.
   virtual std::string device_name() const { return ""; }
 
+  // The Metal language level that its compiler takes: 310 is Metal 3.1.
+  virtual uint32_t language() const { return 320; }
+
   // Makes the kernel ready. Empty if that worked, else the device's message.
   virtual std::string prepare(const plan::Kernel& kernel) = 0;
 };

@@ -52,6 +52,10 @@ bool usable_state(const Tensor& t) {
   return (keys || values) && whole_words(0) && whole_words(1) && on_word(t);
 }
 
+bool usable_slots(const Tensor& t) {
+  return usable_state(t.select(0, 0)) && usable_state(t.select(0, 1));
+}
+
 Tensor usable_copy(const Tensor& t) {
   return t.transpose(2, 3).clone(at::MemoryFormat::Contiguous).transpose(2, 3);
 }
@@ -225,7 +229,8 @@ plan::LayerCall layer_call(const LayerArgs& a, const StatePair& conv, const Stat
   }
   c.conv_out = conv_layout(conv.out);
   c.state_out = state_layout(recurrent.out);
-  c.in_place = a.in_place;
+  c.in_place = a.in_place && !a.conv_slots.defined();
+  if (a.conv_slots.defined()) c.slots = {a.conv_slots.stride(0), a.recurrent_slots.stride(0)};
   return c;
 }
 
@@ -240,6 +245,11 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   check_weight(op, "out_proj[0]", a.out_proj[0]);
 
   // A state that the kernels cannot take is worked on as a copy.
+  const bool slots = a.conv_slots.defined();
+  if (slots && !usable_slots(a.recurrent_slots)) {
+    refuse(op, "recurrent_slots", text("strides ", a.recurrent_slots.strides()),
+           "whole heads on 16 bytes, Dk or Dv contiguous (nothing is copied)");
+  }
   StatePair state = recurrent;
   if (state.in.defined() && !usable_state(state.in)) state.in = usable_copy(state.in);
   if (a.in_place) state.out = state.in;
@@ -264,10 +274,10 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"norm_weight", plain(a.norm_weight)},
       {"input_norm_weight", plain(a.input_norm_weight)},
       {"mask", a.mask},
-      {"conv_in", conv.in},
-      {"conv_out", conv.out},
-      {"state_in", state.in},
-      {"state_out", state.out},
+      {"conv_in", slots ? a.conv_slots : conv.in},
+      {"conv_out", slots ? a.conv_slots : conv.out},
+      {"state_in", slots ? a.recurrent_slots : state.in},
+      {"state_out", slots ? a.recurrent_slots : state.out},
       {"output", output},
   };
   const auto execute = [&] {
@@ -280,9 +290,9 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   } else {
     const auto lock = lock_blocks(hidden.device().type());
     const TaskBlocks& blocks = task_blocks(*tasks, hidden.device());
-    named.insert(
-        {{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", blocks.control}});
-    run_persistent(op, variant, blocks, blocks.control, execute);
+    const Tensor& control = slots ? a.control : blocks.control;
+    named.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
+    run_persistent(op, variant, blocks, control, execute);
   }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_mps_fusion import _C, packing  # noqa: F401 (_C registers the ops)
+from torch_mps_fusion import device as devices
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device
 from torch_mps_fusion.models.names import (
@@ -21,7 +22,8 @@ from torch_mps_fusion.models.packed_module import ROWS, PackedProjections
 from torch_mps_fusion.models.random_weights import random_weights
 from torch_mps_fusion.state import GDNState
 
-SHADER_VARIANTS = ("packed", "core", "hybrid", "mega")
+PERSISTENT = ("hybrid", "mega")
+SHADER_VARIANTS = ("packed", "core", *PERSISTENT)
 
 
 class Weight(nn.Module):
@@ -151,7 +153,8 @@ class GatedDeltaNet(PackedProjections):
             x: (B, T, H), model dtype.
             state: advanced in place by the T tokens; None starts at zero and keeps nothing.
             mask: (B, T) bool, true for real tokens; a masked token leaves the state alone.
-            variant: which implementation runs; ``auto`` chooses for the device.
+            variant: which implementation runs; ``auto`` chooses for the device. Above the device's
+                row threshold (32) ``core`` runs in place of ``hybrid`` and ``mega``.
 
         Returns:
             (B, T, H), model dtype.
@@ -178,7 +181,7 @@ class GatedDeltaNet(PackedProjections):
             "head_map": "block",
             "weight_format": weight_format,
             "eps": config.rms_norm_eps,
-            "variant": variant,
+            "variant": variant_for(variant, x),
         }
         if state is None:
             return torch.ops.mps_fusion.gdn_layer(x, *weights, mask=mask, **keywords)[0]
@@ -193,6 +196,14 @@ class GatedDeltaNet(PackedProjections):
             f"value heads {c.num_v_heads} x {c.head_v_dim}, conv {c.conv_kernel_size}, "
             f"input norm {self.input_norm_weight is not None}, {self.dtype}, {self.device}"
         )
+
+
+def variant_for(variant: str, hidden: Tensor) -> str:
+    """What a module runs: ``core`` where a persistent variant would have too many rows."""
+    if variant not in PERSISTENT:
+        return variant
+    most = devices.current(hidden.device).row_threshold
+    return "core" if hidden.shape[0] * hidden.shape[1] > most else variant
 
 
 def format_for(variant: str, device: torch.device) -> str:

@@ -385,8 +385,8 @@ COMBINATIONS = [
     ("auto", PACKED, NotImplementedError, "variant 'auto': weight_format 'tiles16-apple'"),
     ("packed", "rows", NotImplementedError, "'rows' is not accepted on cpu; accepted: 'tiles16-a"),
     ("core", "tiles16-nvidia", NotImplementedError, "'tiles16-nvidia' is not accepted on cpu"),
-    ("hybrid", PACKED, NotImplementedError, "variant 'hybrid' is not available"),
-    ("mega", PACKED, NotImplementedError, "variant 'mega' is not available"),
+    ("hybrid", "rows", NotImplementedError, "variant 'hybrid': weight_format 'rows' is not acc"),
+    ("mega", "tiles16-nvidia", NotImplementedError, "'tiles16-nvidia' is not accepted on cpu"),
     ("core", "tiles8", ValueError, "weight_format: got 'tiles8'; accepted: 'rows', 'tiles16-ap"),
 ]
 

@@ -10,6 +10,7 @@ from compare import assert_close, reference_layer, run_layer
 
 from torch_mps_fusion import VARIANTS, supports
 
+SHADERS = ("packed", "core", "hybrid", "mega")
 DIMS = (1, 8, 16, 32, 48, 64, 96, 128, 256, 512)
 
 
@@ -59,13 +60,13 @@ def test_formats(variant, weight_format):
         if weight_format != "rows":
             layer = pack_layer(layer, weight_format.removeprefix("tiles16-"))
         found = answer(shape, variant, weight_format=weight_format, hidden_size=hidden)
-        shaders = variant in ("packed", "core") and weight_format == "tiles16-apple"
+        shaders = variant in SHADERS and weight_format == "tiles16-apple"
         rows = variant in ("auto", "stock", "native") and weight_format == "rows"
         assert bool(found) == (shaders or rows)
         check(found, lambda layer=layer, x=x: run_layer(layer, x, variant=variant))
 
 
-@pytest.mark.parametrize("variant", ("packed", "core"))
+@pytest.mark.parametrize("variant", SHADERS)
 @pytest.mark.parametrize("width", (1, 2, 3, 4, 5))
 def test_B2_shader_dims(width, variant):
     """What is supported are the dims that the shaders list (test_B2_they_run runs some of them).
@@ -91,7 +92,7 @@ def test_B2_shader_dims(width, variant):
 def test_B2_they_run(dims):
     shape = Shape(32, 1, 1, *dims, conv_width=1)
     layer, hidden = make_layer(shape, torch.float32), make_hidden(shape, 1, 2, torch.float32)
-    for variant in ("packed", "core"):
+    for variant in SHADERS:
         actual = run_layer(pack_layer(layer), hidden, variant=variant)
         assert_close(actual, reference_layer(layer, hidden), torch.float32)
 
@@ -109,6 +110,17 @@ def test_hidden_sizes_that_are_no_multiple_of_32(hidden):
     x = make_hidden(shape, 1, 1, torch.float32)
     keywords = {"variant": "core", "weight_format": "tiles16-apple"}
     check(found, lambda: run_layer(layer, x, **keywords))
+
+
+@pytest.mark.parametrize("variant", ("hybrid", "mega"))
+@pytest.mark.parametrize("rows", (32, 33))
+def test_rows_of_a_persistent_variant(rows, variant):
+    shape = Shape(32, 1, 1, 32, 32)
+    found = answer(shape, variant, weight_format="tiles16-apple", hidden_size=32, rows=rows)
+    assert bool(found) == (rows <= 32)
+    layer = pack_layer(make_layer(shape, torch.float32))
+    x = make_hidden(shape, 1, rows, torch.float32)
+    check(found, lambda: run_layer(layer, x, variant=variant))
 
 
 def test_reasons_name_what_is_not_supported():

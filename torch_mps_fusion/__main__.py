@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 DTYPES = ("bfloat16", "float16", "float32")
+VARIANTS = ("packed", "core", "hybrid", "mega")
 SHAPES = ("0.8b", "2b", "4b", "9b", "27b")
 
 
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "explain", help="dispatches, bytes and estimated times of a variant on a named chip"
     )
     explain.add_argument("--shape", choices=SHAPES, default="9b")
-    explain.add_argument("--variant", choices=("packed", "core"), default="core")
+    explain.add_argument("--variant", choices=VARIANTS, default="core")
     explain.add_argument("--rows", type=positive, default=1, metavar="T", help="tokens a sequence")
     explain.add_argument("--batch", type=positive, default=1, metavar="B", help="sequences")
     explain.add_argument("--dtype", choices=DTYPES, default="bfloat16")

@@ -13,7 +13,8 @@ from . import device as devices
 from .models.config import KNOWN_SHAPES, UNVERIFIED_SHAPES, GDNConfig
 from .plan import Program, meta_layer, plan_layer
 
-SHADER_VARIANTS = ("packed", "core")
+PERSISTENT = ("hybrid", "mega")
+SHADER_VARIANTS = ("packed", "core", *PERSISTENT)
 # Cost of a dispatch boundary in microseconds, lowest and highest of the published measurements on
 # M3 Pro and M5 Pro (Lithos); other chips are unverified.
 BOUNDARY_US = (1.4, 2.7)
@@ -74,6 +75,10 @@ def run_explain(args: argparse.Namespace) -> int:
     print("\n".join(table(program, spec)))
     print("\n".join(["", *totals(program, spec)]))
     others = [v for v in SHADER_VARIANTS if v != args.variant]
+    if args.batch * args.rows > spec.row_threshold:
+        others = [v for v in others if v not in PERSISTENT]
+        note = "hybrid, mega: up to {} rows; modules run core above that"
+        print("\n" + note.format(spec.row_threshold))
     print("\n".join(["", *comparison(config, dtype, [args.variant, *others], given, spec)]))
     kind = "cuda" if spec.lanes == "nvidia" else "cpu" if spec.name == "host" else "mps"
     chosen, reason = choose(kind)

@@ -73,6 +73,13 @@ class MpsRunner final : public Runner {
     return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
   }
 
+  uint32_t language() const override {
+#ifdef __MAC_15_0
+    if (@available(macOS 15.0, *)) return 320;
+#endif
+    return 310;
+  }
+
   std::string prepare(const plan::Kernel& kernel) override {
     try {
       pipelines_.get(at::mps::getCurrentMPSStream()->device(), kernel);

@@ -135,6 +135,11 @@ class Seen {
     const uint64_t y_bytes = y(g, columns(g)), es = io_;
     const TaskProgram& tasks = *d_.tasks;
     std::vector<Need> needs = core(g);
+    const auto also = [](Need need, uint64_t slot) {
+      return need.access == Access::none ? need : Need{need.access, need.bytes + slot};
+    };
+    needs[6] = also(needs[6], uint64_t{t.state_slot} * 4);
+    needs[7] = also(needs[7], uint64_t{t.state_slot} * 4);
     // core has Y in front, G and its struct at the end
     std::vector<Need> all{read(uint64_t{in.tiles} * 16 * in.k * es, whole),
                           read(rows_of(in.rows, in.x_stride, in.k), whole),
@@ -142,8 +147,8 @@ class Seen {
                           read(uint64_t{out.tiles} * 16 * out.k * es),
                           read(rows_of(out.rows, out.r_stride, out.n), on(kResidual)),
                           needs[1],
-                          needs[2],
-                          write(conv_out(g))};
+                          also(needs[2], t.conv_slot * es),
+                          also(write(conv_out(g)), t.conv_slot * es)};
     all.insert(all.end(), needs.begin() + 3, needs.begin() + 9);
     all.push_back(whole ? write(y_bytes) : read(y_bytes));
     all.push_back(needs[9]);

@@ -37,6 +37,11 @@ struct MaskLayout {
   int64_t batch = 0, token = 0;
 };
 
+// From the first to the second slot of both states.
+struct SlotLayout {
+  int64_t conv = 0, state = 0;
+};
+
 struct LayerCall {
   uint64_t batch = 0, tokens = 0, hidden = 0;
   uint64_t k_heads = 0, v_heads = 0, head_k_dim = 0, head_v_dim = 0;
@@ -53,6 +58,8 @@ struct LayerCall {
   ConvLayout conv_out;
   StateLayout state_out;
   bool in_place = false;  // the states that are written are the states that are read
+  // The committed one of two slots is read, the other written; conv_in and state_in say how.
+  std::optional<SlotLayout> slots;
 
   uint64_t rows() const { return batch * tokens; }
   uint64_t key_dim() const { return k_heads * head_k_dim; }

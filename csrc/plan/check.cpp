@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "constants.h"
+
 namespace tmf::plan {
 namespace {
 
@@ -16,8 +18,13 @@ bool overlap(const Argument& a, const Argument& b) {
 }
 
 // Arguments of one kernel that may be one memory: the old and the new of a state, O and G. Each
-// value is read by the thread that writes it, before it does.
-bool may_alias(const std::string& family, uint32_t read, uint32_t write) {
+// value is read by the thread that writes it, before it does; or they are different slots.
+bool may_alias(const Kernel& kernel, uint32_t read, uint32_t write) {
+  const std::string& family = kernel.family;
+  const auto slots = kernel.constants.find(kSlots);
+  if (slots != kernel.constants.end() && slots->second != 0) {
+    return (read == 6 && write == 7) || (read == 11 && write == 12);
+  }
   return (family == "rule" && read == 5 && write == 6) ||
          (family == "core" && read == 6 && write == 7) ||
          (family == "projection" && read == 7 && write == 8) ||
@@ -113,7 +120,7 @@ class Dependences {
       for (const Argument& other : d.arguments) {
         if (&other == &w || other.buffer < 0 || other.access == Access::none) continue;
         if (buffer(other).storage != buffer(w).storage || !overlap(w, other)) continue;
-        if (!writes(other.access) && may_alias(d.kernel.family, other.index, w.index)) continue;
+        if (!writes(other.access) && may_alias(d.kernel, other.index, w.index)) continue;
         errors_.push_back(named(i) + " writes " + buffer(w).name + ", which shares memory with " +
                           buffer(other).name);
       }

@@ -37,6 +37,9 @@ void check_limits(const LayerCall& c) {
   for (int64_t s : {state_in.batch, state_in.head, c.state_out.batch, c.state_out.head}) {
     stride("recurrent_state: stride", s);
   }
+  const SlotLayout slots = c.slots.value_or(SlotLayout{});
+  stride("conv_slots: stride", slots.conv);
+  stride("recurrent_slots: stride", slots.state);
   const MaskLayout mask = c.mask.value_or(MaskLayout{});
   stride("mask: stride", mask.batch);
   stride("mask: stride", mask.token);
@@ -120,17 +123,21 @@ class LayerPlanner {
     b.norm_weight = given("norm_weight", c_.head_v_dim * es, Role::weight);
     if (c_.input_norm) input_norm_ = given("input_norm_weight", c_.hidden * es, Role::weight);
     if (c_.mask) b.mask = given("mask", mask_span(c_, c_.batch), Role::activation);
+    const SlotLayout slots = c_.slots.value_or(SlotLayout{});
+    const uint64_t conv_slot = slots.conv * es, state_slot = slots.state * 4;
     if (c_.conv_in) {
-      b.conv_in = given("conv_in", conv_span(c_, *c_.conv_in, c_.batch), Role::state);
-      b.state_in = given("state_in", state_span(c_, *c_.state_in, c_.batch), Role::state);
+      b.conv_in = given("conv_in", conv_slot + conv_span(c_, *c_.conv_in, c_.batch), Role::state);
+      b.state_in =
+          given("state_in", state_slot + state_span(c_, *c_.state_in, c_.batch), Role::state);
     }
+    const bool shared = c_.in_place || c_.slots;
     const auto written = [&](const char* name, uint64_t bytes, Role role, const View& old) {
-      return View{builder_.buffer(name, bytes, role, false, c_.in_place ? old.buffer : -1), 0,
-                  bytes};
+      return View{builder_.buffer(name, bytes, role, false, shared ? old.buffer : -1), 0, bytes};
     };
-    b.conv_out = written("conv_out", conv_span(c_, c_.conv_out, c_.batch), Role::state, b.conv_in);
-    b.state_out =
-        written("state_out", state_span(c_, c_.state_out, c_.batch), Role::state, b.state_in);
+    b.conv_out = written("conv_out", conv_slot + conv_span(c_, c_.conv_out, c_.batch), Role::state,
+                         b.conv_in);
+    b.state_out = written("state_out", state_slot + state_span(c_, c_.state_out, c_.batch),
+                          Role::state, b.state_in);
     const uint64_t output = rows * c_.hidden * es;
     output_ = {builder_.buffer("output", output, Role::activation), 0, output};
     b.y = scratch("Y", rows * y_stride(c_) * es);

@@ -70,10 +70,11 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
   const uint64_t kept = entry * (c.conv_width - fresh) + entry * (c.conv_taps - 1);
   const double waves = static_cast<double>(ceil_div(workers, device.cores));
   const double cycles = all_cycles(c, p, nt) / std::min(workers, device.cores) / waves;
+  const SlotLayout slots = c.slots.value_or(SlotLayout{});
   const TaskArgs args{.tasks = u32(tasks.records.size()),
                       .spin_limit = geometry.spins,
-                      .conv_slot = 0,
-                      .state_slot = 0};
+                      .conv_slot = u32(slots.conv),
+                      .state_slot = u32(slots.state)};
   const View edges{records.buffer, tasks.record_bytes(), tasks.edge_bytes()};
   builder
       .kernel(p.in_proj ? "layer" : "conv+out_proj", "persistent",
@@ -91,7 +92,7 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
                   {kFloatA, c.float_a},
                   {kFloatDt, c.float_dt},
                   {kInProjection, p.in_proj},
-                  {kSlots, false}})
+                  {kSlots, c.slots.has_value()}})
       .read(p.w_in, packed_elements(c.in_features(), c.hidden) * es * passes, p.in_proj)
       .read(p.x, rows * c.hidden * es, p.in_proj)
       .read(p.norm, c.hidden * es, norm)

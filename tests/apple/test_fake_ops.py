@@ -76,6 +76,7 @@ def test_supports_says_what_runs(mps) -> None:
 
     sizes = {"num_k_heads": 2, "num_v_heads": 4, "head_k_dim": 32, "head_v_dim": 32}
     format_ = pack_layer(make_layer(Shape(), torch.float32)).keywords["weight_format"]
-    for variant in ("packed", "core"):
+    for variant in ("packed", "core", "hybrid", "mega"):
         assert supports(variant, device="mps", dtype=torch.float32, weight_format=format_, **sizes)
+    sizes["rows"] = 33
     assert not supports("mega", device="mps", dtype=torch.float32, weight_format=format_, **sizes)

@@ -101,5 +101,5 @@ def test_the_program_is_a_pure_function_of_the_shape():
 def test_refusals(variant):
     with pytest.raises(ValueError, match="device: msl: got 310; accepted: 320"):
         layer(variant, "0.8B", device="M1;msl=310")
-    with pytest.raises(ValueError, match=r"batch \* tokens: got 32; accepted: at most 16"):
+    with pytest.raises(ValueError, match="persistent variant: got 32; accepted: at most 16"):
         layer(variant, "passes", device="M1;row_threshold=16")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_mps_fusion.integrations.fallback import warn_once, why_original
 from torch_mps_fusion.integrations.gdn_operands import drop_copies, operands
-from torch_mps_fusion.models.layer import format_for
+from torch_mps_fusion.models.layer import format_for, variant_for
 
 _MODELS = itertools.count()
 
@@ -82,7 +82,7 @@ def run(
         "head_map": "block",
         "weight_format": weight_format,
         "eps": children["norm"].variance_epsilon,
-        "variant": variant,
+        "variant": variant_for(variant, hidden),
     }
     if cache is None:
         return torch.ops.mps_fusion.gdn_layer(hidden, *weights, **geometry)[0]
