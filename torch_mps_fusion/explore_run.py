@@ -1,7 +1,7 @@
 """Runs one schedule of a persistent launch in metal_host's checking build, and judges how it ended.
 
 The layer is the smallest whose program has every kind of task and more than one head. A call works
-on the caller's states in place, so that the dispatch that commits them is part of it.
+on the caller's states in place, so that the dispatch that commits them is part of it, or on slots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -82,32 +82,71 @@ def _setting(geometry: str) -> Iterator[None]:
 
 
 @dataclass
-class Call:
-    """A layer call, what it gives, and the blocks that its workers go by."""
+class States:
+    """Both states as a call works on them: in place, or two slots of each and a control block."""
 
-    variant: str
+    conv: Tensor
+    recurrent: Tensor
+    control: Tensor | None = None
+
+    @property
+    def slot(self) -> int:
+        return -1 if self.control is None else int(self.control[_words()["ControlSlot"]])
+
+    @property
+    def committed(self) -> tuple[Tensor, Tensor]:
+        if self.control is None:
+            return self.conv, self.recurrent
+        return self.conv[self.slot], self.recurrent[self.slot]
+
+
+@dataclass
+class Call:
+    """A layer call, what it gives, and the blocks that its workers go by.
+
+    states: conv and recurrent, before. expected: output and states after the first such call and
+    after the second.
+    """
+
     arguments: tuple
     keywords: dict
     hidden: Tensor
     states: tuple[Tensor, Tensor]
     mask: Tensor
-    expected: tuple[Tensor, ...] = ()
-    tasks: plan.Tasks | None = None
-    control: Tensor | None = None
-    counters: Tensor | None = None
+    expected: list[tuple[Tensor, ...]] = field(default_factory=list)
+    tasks: plan.Tasks = field(default_factory=lambda: plan.Tasks(0, 0))
+    control: Tensor = field(default_factory=lambda: torch.empty(0))
+    counters: Tensor = field(default_factory=lambda: torch.empty(0))
 
-    def __call__(self, variant: str) -> tuple[Tensor, ...]:
-        """Output and both states; raises what the op raises. The states are kept in `worked`."""
-        self.worked = tuple(s.clone() for s in self.states)
-        output = torch.ops.mps_fusion.gdn_layer_(
-            self.hidden, *self.worked, *self.arguments, self.mask, **self.keywords, variant=variant
+    def fresh(self, slots: bool = False, slot: int = 0) -> States:
+        """The states before; in slots, the one that is not committed holds NaN."""
+        if not slots:
+            return States(*(s.clone() for s in self.states))
+        control = torch.zeros(_words()["ControlWords"], dtype=torch.int32)
+        control[_words()["ControlSlot"]] = slot
+        both = []
+        for given in self.states:
+            stored = given if given.is_contiguous() else given.transpose(-1, -2)
+            kept = torch.full((2, *stored.shape), float("nan"), dtype=stored.dtype)
+            kept[slot] = stored
+            both.append(kept if given.is_contiguous() else kept.transpose(-1, -2))
+        return States(*both, control)
+
+    def run(self, variant: str, states: States) -> tuple[Tensor, ...]:
+        """Output and the states after. Raises what the op raises."""
+        given = [states.conv, states.recurrent]
+        op = torch.ops.mps_fusion.gdn_layer_
+        if states.control is not None:
+            given.append(states.control)
+            op = torch.ops.mps_fusion.gdn_layer_slots_
+        output = op(
+            self.hidden, *given, *self.arguments, self.mask, **self.keywords, variant=variant
         )
-        return (output, *self.worked)
+        return (output, *states.committed)
 
     def counts(self, launches: int) -> list[int]:
         """The words of the counter block after so many launches that went well."""
         w, tasks, block = _words(), self.tasks, self.counters
-        assert tasks is not None and block is not None
         once = [0] * block.numel()
         once[w["CounterEpoch"]] = 1
         once[w["CounterTicket"]] = len(tasks.records) + tasks.workers
@@ -160,12 +199,14 @@ def call_of(variant: str, dtype: str, batch: int, tokens: int, workers: int) -> 
     conv = normal(batch, c.conv_dim, c.conv_kernel_size).to(kind)
     recurrent = normal(batch, c.num_v_heads, c.head_v_dim, c.head_k_dim).transpose(-1, -2)
     hidden = normal(batch, tokens, c.hidden_size).to(kind)
-    call = Call(variant, _layer(kind), keywords, hidden, (conv, recurrent), mask)
+    call = Call(_layer(kind), keywords, hidden, (conv, recurrent), mask)
     with _setting(_geometry(workers, FAIR_SPINS)), host_kernels.running():
-        call.expected = tuple(t.clone() for t in call("packed"))
+        states = call.fresh()
+        for _ in range(2):
+            call.expected.append(tuple(t.clone() for t in call.run("packed", states)))
         for block in torch.ops.mps_fusion._task_blocks("cpu"):
             block.zero_()
-        _compare(call, call(variant), "the plain launch")
+        _compare(call.run(variant, call.fresh()), call.expected[0], "the plain launch")
         words = _words()
         blocks = torch.ops.mps_fusion._task_blocks("cpu")
         pairs = zip(blocks[::2], blocks[1::2], strict=True)
@@ -186,27 +227,31 @@ def run(s: Schedule) -> str:
     options = s.options()
     fields = {k: getattr(options, k) for k in options.__dataclass_fields__}
     with _setting(_geometry(s.workers, s.spins)):
-        _prepare(call, s)
+        states = call.fresh(s.states == "slots", s.epoch % 2)
+        _prepare(call, s, states)
+        slot = states.slot
         with host_kernels.running(checked=True, family="persistent", **fields) as launches:
             try:
-                results, said = call(s.variant), ""
+                results, said = call.run(s.variant, states), ""
             except RuntimeError as error:
                 results, said = (), str(error).splitlines()[0]
-        outcome = _judge(call, s, results, said)
+        outcome = _clean(call, s, results) if not said else _failed(call, s, states, slot, said)
         if outcome not in KINDS[s.kind]:
             raise Violation(f"{outcome}, which a {s.kind} schedule may not be: {said}")
+        if states.control is not None and states.slot != (1 - slot if outcome == CLEAN else slot):
+            raise Violation(f"{outcome}, and the committed slot went from {slot} to {states.slot}")
         result = next(i.result for i in launches if i.family == "persistent")
         if result.finished + result.lost != result.started:
             raise Violation(f"not drained: {result.started} workers, {result.finished} finished")
-        _compare(call, _next(call, s), "the next call")
+        _check_next(call, s, states, call.expected[outcome == CLEAN])
     return outcome
 
 
-def _prepare(call: Call, s: Schedule) -> None:
+def _prepare(call: Call, s: Schedule, states: States) -> None:
     """The blocks as `s.epoch` launches leave them, and the fault put in."""
-    w, tasks, control, counters = _words(), call.tasks, call.control, call.counters
-    assert tasks is not None and control is not None and counters is not None
-    control.zero_()
+    w, counters = _words(), call.counters
+    call.control.zero_()
+    control = call.control if states.control is None else states.control
     control[w["ControlDone"]] = 1
     counters.copy_(torch.tensor(call.counts(s.epoch), dtype=torch.int32))
     if s.kind == "cancel":
@@ -214,22 +259,26 @@ def _prepare(call: Call, s: Schedule) -> None:
     elif s.kind == "broken":
         counters[w["CounterBroken"]] = 1
     elif s.kind == "lag":
-        waited = sorted({c for r in tasks.records for c, count in tasks.waits(r) if count})
-        at = w["CounterFirst"] + w["CounterStride"] * waited[s.counter % len(waited)]
+        waited = {c for r in call.tasks.records for c, count in call.tasks.waits(r) if count}
+        counter = sorted(waited)[s.counter % len(waited)]
+        at = w["CounterFirst"] + w["CounterStride"] * counter
         counters[at] = _signed(int(counters[at]) - 1)
 
 
-def _judge(call: Call, s: Schedule, results: tuple[Tensor, ...], said: str) -> str:
-    """The outcome, after checking all that it promises."""
-    assert call.counters is not None
-    if not said:
-        _compare(call, results, "the call")
-        if call.counters.tolist() != call.counts(s.epoch + 1):
-            raise Violation("the counters are not those of one launch more")
-        return CLEAN
+def _clean(call: Call, s: Schedule, results: tuple[Tensor, ...]) -> str:
+    _compare(results, call.expected[0], "the call")
+    if call.counters.tolist() != call.counts(s.epoch + 1):
+        raise Violation("the counters are not those of one launch more")
+    return CLEAN
+
+
+def _failed(call: Call, s: Schedule, states: States, slot: int, said: str) -> str:
+    """The outcome that the error names, after checking what it promises."""
     if f"variant '{s.variant}' failed, " not in said:
         raise Violation(said)
-    for name, now, before in zip(NAMES[1:], call.worked, call.states, strict=True):
+    if states.slot != slot:
+        raise Violation(f"slot {states.slot} was committed by a call that failed: {said}")
+    for name, now, before in zip(NAMES[1:], states.committed, call.states, strict=True):
         if not torch.equal(now, before):
             raise Violation(f"{name} was changed by a call that failed: {said}")
     for outcome, pattern in _SAID.items():
@@ -242,9 +291,7 @@ def _judge(call: Call, s: Schedule, results: tuple[Tensor, ...], said: str) -> s
 
 def _check_expiry(call: Call, s: Schedule, said: dict[str, int]) -> None:
     """The record is about a wait of that task, for what it waits for, and for what is not there."""
-    tasks = call.tasks
-    assert tasks is not None
-    waits = dict(tasks.waits(tasks.records[said["task"]]))
+    waits = dict(call.tasks.waits(call.tasks.records[said["task"]]))
     count = waits.get(said["counter"])
     if count is None or said["expected"] != (s.epoch + 1) * count % WORD:
         raise Violation(f"no wait of the program is the one that is reported: {said}")
@@ -253,16 +300,18 @@ def _check_expiry(call: Call, s: Schedule, said: dict[str, int]) -> None:
         raise Violation(f"a wait gave up, and its counter cannot have held that: {said}")
 
 
-def _next(call: Call, s: Schedule) -> tuple[Tensor, ...]:
+def _check_next(call: Call, s: Schedule, states: States, expected: tuple[Tensor, ...]) -> None:
+    """Nothing needs to be cleared by hand: the next call goes on from the committed states."""
     with host_kernels.running():
         try:
-            return call(s.variant)
+            results = call.run(s.variant, states)
         except RuntimeError as error:
             raise Violation(f"the next call: {error}") from None
+    _compare(results, expected, "the next call")
 
 
-def _compare(call: Call, results: tuple[Tensor, ...], what: str) -> None:
-    for name, got, wanted in zip(NAMES, results, call.expected, strict=True):
+def _compare(results: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
+    for name, got, wanted in zip(NAMES, results, expected, strict=True):
         if not torch.equal(got, wanted):
             n = int((got != wanted).sum())
             raise Violation(f"{what}: {name} differs from packed in {n} of {wanted.numel()}")

@@ -29,9 +29,12 @@ KINDS = {
     "lag": (EXPIRED,),
 }
 VARIANTS = ("hybrid", "mega")
+STATES = ("in_place", "slots")
+DTYPES = ("bfloat16", "float16", "float32")
 FAIR = ("fifo", "random", "priority", "reverse")
 # Launches so far: none, many, and so many that the counters wrap within the launch or the next.
 EPOCHS = (0, 0, 0, 41, 2**31 - 1, 2**32 - 1)
+MOST_ROWS = 32  # of a persistent call
 WORKERS = (1, 2, 2, 3, 3, 4, 5, 8, 13, 40)
 # Polls after which a wait gives up: enough for every fair schedule, and soon over for the others.
 FAIR_SPINS, SPINS = 50_000, (200, 700, 2000)
@@ -43,13 +46,15 @@ FAIR_POLLS, POLLS = 2000, 10_000_000
 class Schedule:
     """One launch: the call, the workers, and who runs when (`metal_host.Options`).
 
-    variant: one of VARIANTS. kind: one of KINDS. batch, tokens: sequences, and rows of each.
-    workers: threadgroups, as many as there are tasks at most. spins: polls of one wait. epoch:
-    launches before this one. counter: the one that lags, modulo those that are waited for.
+    variant: one of VARIANTS. kind: one of KINDS. states: one of STATES: gdn_layer_ or
+    gdn_layer_slots_. batch, tokens: sequences, and rows of each. workers: threadgroups, as many as
+    there are tasks at most. spins: polls of one wait. epoch: launches before this one. counter:
+    the one that lags, modulo those that are waited for.
     """
 
     variant: str
     kind: str = "fair"
+    states: str = "in_place"
     dtype: str = "bfloat16"
     batch: int = 1
     tokens: int = 1
@@ -62,16 +67,28 @@ class Schedule:
     order: str = "forward"
     residency: int = 0
     preempt: int = 0
+    stale: int = 0
     lost: int = 0
+    lost_within: int = 32
 
     def __post_init__(self) -> None:
-        for name, accepted in (("variant", VARIANTS), ("kind", tuple(KINDS))):
+        for name, accepted in (
+            ("variant", VARIANTS),
+            ("kind", tuple(KINDS)),
+            ("states", STATES),
+            ("dtype", DTYPES),
+        ):
             if getattr(self, name) not in accepted:
                 raise ValueError(
                     f"{name}: got {getattr(self, name)!r}; accepted: {', '.join(accepted)}"
                 )
-        if self.kind in ("lost", "starved") and self.residency and self.residency <= self.lost:
-            raise ValueError(f"residency: got {self.residency}; accepted: more than lost")
+        for name in ("batch", "tokens", "workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}; accepted: 1 or more")
+        if self.lost and self.lost >= (self.residency or self.workers):
+            raise ValueError(
+                f"lost: got {self.lost}; accepted: fewer than workers and than residency"
+            )
         self.options()
 
     def options(self) -> Options:
@@ -83,7 +100,9 @@ class Schedule:
                 order=self.order,
                 residency=self.residency,
                 preempt=self.preempt,
+                stale=self.stale,
                 lost=self.lost,
+                lost_within=self.lost_within,
                 time_limit=600.0,
                 spin_limit=FAIR_POLLS if self.kind == "fair" else POLLS,
             )
@@ -134,12 +153,14 @@ def drawn(
     if kind == "lost" and not lost:
         workers, lost = 2, 1
     residency = r.choice((0, 0, 1, 2, 3, 5))
+    tokens = r.choice(rows)
     return Schedule(
         variant=r.choice(variants),
         kind=kind,
         dtype=r.choice(dtypes),
-        batch=r.choice((1, 1, 1, 2)),
-        tokens=r.choice(rows),
+        states=r.choice(STATES),
+        batch=r.choice((1, 1, 2)) if 2 * tokens <= MOST_ROWS else 1,
+        tokens=tokens,
         workers=workers,
         spins=FAIR_SPINS if kind == "fair" else r.choice(SPINS),
         epoch=r.choice(EPOCHS),
@@ -149,7 +170,9 @@ def drawn(
         order=r.choice(("forward", "reversed", "shuffled")),
         residency=max(residency, lost + 1) if residency else 0,
         preempt=r.choice((0, 0, 500, 100, 20)),
+        stale=r.choice((0, 8, 2)),
         lost=lost,
+        lost_within=r.choice((8, 32, 200, 1500)),
     )
 
 
@@ -166,7 +189,9 @@ def simpler(s: Schedule) -> Iterator[Schedule]:
         yield replace(s, kind="fair", lost=0, spins=FAIR_SPINS, schedule="random")
     if s.lost > 1:
         yield replace(s, lost=1)
-    plain: dict[str, int | str] = {"epoch": 0, "preempt": 0, "order": "forward", "residency": 0}
+    if s.states != "in_place":
+        yield replace(s, states="in_place")
+    plain: dict[str, int | str] = {"epoch": 0, "preempt": 0, "stale": 0, "order": "forward", "residency": 0}
     for name, value in plain.items():
         if getattr(s, name) != value:
             yield replace(s, **{name: value})  # type: ignore[arg-type]
