@@ -1,8 +1,10 @@
 """How persistent launches end when something is wrong: one error that says what, the committed
 states whole, and a next call that works."""
 
-import contextlib
+import re
+from dataclasses import dataclass
 
+import abi
 import pytest
 import torch
 from compare import assert_equal
@@ -12,128 +14,151 @@ from test_persistent_variants import PERSISTENT, Call, geometry, planned
 from torch_mps_fusion import host_kernels
 
 # Words of shaders/include/tasks.h; test_task_words compares them.
-EPOCH, TICKET, ARRIVED, BROKEN, FIRST, STRIDE = 0, 1, 2, 3, 8, 8
+EPOCH, BROKEN, FIRST, STRIDE = 0, 3, 8, 8
 STATUS, TASK, COUNTER, EXPECTED, SEEN, SLOT, CANCEL = range(7)
 WORDS = 16
 
 
-def blocks():
-    """(control, counters) of the newest program."""
-    return torch.ops.mps_fusion._task_blocks("cpu")[-2:]
+def epochs():
+    return [int(block[EPOCH]) for block in torch.ops.mps_fusion._task_blocks("cpu")[1::2]]
+
+
+@dataclass
+class Fresh:
+    """A call in place, the blocks of its program, and what it gives when nothing is wrong."""
+
+    call: Call
+    variant: str
+    expected: tuple[torch.Tensor, ...]
+    control: torch.Tensor
+    counters: torch.Tensor
+
+    def fails(self, message):
+        """The call raises this and leaves the states alone."""
+        states = tuple(s.clone() for s in self.call.states)
+        with pytest.raises(RuntimeError, match=message) as raised:
+            self.call.in_place(self.variant, states)
+        assert f"gdn_layer_: variant '{self.variant}' failed" in str(raised.value)
+        self.unchanged(states)
+        return str(raised.value)
+
+    def unchanged(self, states):
+        for now, before in zip(states, self.call.states, strict=True):
+            assert torch.equal(now, before), "a failed call changed a state"
+
+    def works(self):
+        states = tuple(s.clone() for s in self.call.states)
+        assert_equal((self.call.in_place(self.variant, states), *states), self.expected)
+
+    def ends(self, message):
+        """The call works, or raises this and leaves the states alone; whether it worked."""
+        states = tuple(s.clone() for s in self.call.states)
+        try:
+            output = self.call.in_place(self.variant, states)
+        except RuntimeError as error:
+            assert re.search(message, str(error))
+            self.unchanged(states)
+            return False
+        assert_equal((output, *states), self.expected)
+        return True
 
 
 @pytest.fixture(params=PERSISTENT)
 def fresh(request):
-    """A call in place whose program is the newest, and what it gives when nothing is wrong."""
     call = Call(Setting(BLOCK, masked=True), torch.bfloat16, 1, 3)
-    variant = request.param
-    # every worker count is a program of its own
-    fresh.workers = getattr(fresh, "workers", 16) + 1
-    with geometry(f";workers={fresh.workers};spins=2000"):
-        expected = tuple(s.clone() for s in call.states)
-        output = call.in_place(variant, expected)
-        yield call, variant, (output, *expected)
+    with geometry(";spins=2000"):
+        states = tuple(s.clone() for s in call.states)
+        call.in_place(request.param, states)
+        before, expected = epochs(), tuple(s.clone() for s in call.states)
+        output = call.in_place(request.param, expected)
+        after = epochs()
+        (which,) = (i for i, e in enumerate(after) if e != before[i])
+        blocks = torch.ops.mps_fusion._task_blocks("cpu")[2 * which : 2 * which + 2]
+        for block in blocks:
+            block.zero_()
+        yield Fresh(call, request.param, (output, *expected), *blocks)
 
 
-def fails(call, variant, message):
-    states = tuple(s.clone() for s in call.states)
-    with pytest.raises(RuntimeError, match=message) as raised:
-        call.in_place(variant, states)
-    for now, before in zip(states, call.states, strict=True):
-        assert torch.equal(now, before), "a failed call changed a state"
-    assert f"mps_fusion::gdn_layer_: variant '{variant}' failed" in str(raised.value)
-    return str(raised.value)
-
-
-def works(call, variant, expected):
-    states = tuple(s.clone() for s in call.states)
-    assert_equal((call.in_place(variant, states), *states), expected)
+EXPIRED = "waited too long for counter"
 
 
 def test_a_signal_that_is_missing(fresh):
     """Injected: a counter that lags by one. Its consumer says which it was."""
-    call, variant, expected = fresh
-    _, counters = blocks()
-    used = counters[FIRST::STRIDE].nonzero().flatten()
-    counter = int(used[len(used) // 2])
-    counters[FIRST + STRIDE * counter] -= 1
-    text = fails(call, variant, rf"waited too long for counter {counter}: expected \d+, seen \d+")
-    expects, seen = (int(word) for word in text.replace(";", ",").split("expected ")[1].split(
-        ", the states")[0].split(", seen "))  # fmt: skip
-    assert seen == expects - 1
-    works(call, variant, expected)
+    fresh.works()
+    used = fresh.counters[FIRST::STRIDE].nonzero().flatten()
+    counter = int(used[-1])  # one that output tiles wait for: nobody waits for them
+    fresh.counters[FIRST + STRIDE * counter] -= 1
+    text = fresh.fails(rf"{EXPIRED} {counter}: expected \d+, seen \d+")
+    expected, seen = map(int, re.search(r"expected (\d+), seen (\d+)", text).groups())
+    assert seen == expected - 1
+    fresh.works()
 
 
 def test_cancelled(fresh):
-    call, variant, expected = fresh
-    control, _ = blocks()
-    control[CANCEL] = 1
-    fails(call, variant, r"cancelled at task \d+ \(")
-    works(call, variant, expected)
+    fresh.control[CANCEL] = 1
+    fresh.fails(r"cancelled at task \d+ \(")
+    fresh.works()
 
 
 def test_a_block_that_was_not_cleared(fresh):
-    call, variant, expected = fresh
-    _, counters = blocks()
-    counters[BROKEN] = 1
-    fails(call, variant, "an earlier launch failed and was not cleared")
-    works(call, variant, expected)
+    fresh.counters[BROKEN] = 1
+    fresh.fails("an earlier launch failed and was not cleared")
+    fresh.works()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_lost_worker(fresh, seed):
-    call, variant, expected = fresh
-    with host_kernels.running(lost=1, seed=seed, schedule="random") as launches:
-        fails(call, variant, "waited too long for counter|a worker did not finish")
-    assert any(launch.result.lost for launch in launches)
-    works(call, variant, expected)
+def test_a_lost_worker(fresh):
+    """A worker that stops for good anywhere, with a task or without one."""
+    lost = 0
+    for seed in range(8):
+        with host_kernels.running(lost=1, seed=seed, schedule="random") as launches:
+            worked = fresh.ends(f"{EXPIRED}|a worker did not finish")
+        missing = any(launch.result.lost for launch in launches if launch.family == "persistent")
+        assert worked == (not missing)
+        lost += missing
+        fresh.works()
+    assert lost > 2
 
 
 def test_starved_workers(fresh):
     """What has started does not run while others can: waits end, the grid drains."""
-    call, variant, expected = fresh
-    with host_kernels.running(schedule="unfair", spin_limit=10**7):
-        fails(call, variant, "waited too long for counter")
-    works(call, variant, expected)
+    worked = 0
+    for seed in range(8):
+        with host_kernels.running(schedule="unfair", seed=seed, spin_limit=10**7):
+            worked += fresh.ends(EXPIRED)
+        fresh.works()
+    assert worked < 8
 
 
 @pytest.mark.parametrize("epoch", [2**31 - 2, 2**32 - 2])
 def test_epochs_wrap_around(fresh, epoch):
-    call, variant, expected = fresh
-    _, counters = blocks()
-    once = counters.to(torch.int64) & 0xFFFFFFFF  # what one launch leaves
+    fresh.works()
+    once = fresh.counters.to(torch.int64) & 0xFFFFFFFF  # what one launch leaves
     assert once[EPOCH] == 1
     wrapped = (once * epoch) & 0xFFFFFFFF
-    counters.copy_(torch.where(wrapped >= 2**31, wrapped - 2**32, wrapped).to(torch.int32))
+    fresh.counters.copy_(torch.where(wrapped >= 2**31, wrapped - 2**32, wrapped))
     for _ in range(4):
-        works(call, variant, expected)
-    assert int(counters[EPOCH]) & 0xFFFFFFFF == (epoch + 4) % 2**32
+        fresh.works()
+    assert int(fresh.counters[EPOCH]) & 0xFFFFFFFF == (epoch + 4) % 2**32
 
 
 def test_the_checked_point_of_devices(fresh):
-    call, variant, expected = fresh
-    control, counters = blocks()
+    fresh.works()
     torch.ops.mps_fusion._check_launches("cpu")
-    control[STATUS], control[TASK], counters[BROKEN] = 1, 0, 1
-    control[COUNTER], control[EXPECTED], control[SEEN] = 5, 8, 7
+    fresh.control[STATUS], fresh.control[TASK], fresh.counters[BROKEN] = 1, 0, 1
+    fresh.control[COUNTER], fresh.control[EXPECTED], fresh.control[SEEN] = 5, 8, 7
     with pytest.raises(RuntimeError, match=r"task 0 \(.*counter 5: expected 8, seen 7"):
         torch.ops.mps_fusion._check_launches("cpu")
     torch.ops.mps_fusion._check_launches("cpu")
-    works(call, variant, expected)
+    fresh.works()
 
 
 def test_task_words():
     """The words above are those of the shaders."""
-    import re
-
-    import abi
-
-    text = abi.headers()
-    words = {n: int(v) for n, v in re.findall(r"k(C\w+) = (\d+)", text)}
-    mine = {k: v for k, v in globals().items() if k.isupper() and isinstance(v, int)}
-    for name, value in mine.items():
-        kind = "Counter" if name in ("EPOCH", "TICKET", "ARRIVED", "BROKEN", "FIRST", "STRIDE") else "Control"
-        assert words[kind + name.capitalize()] == value
+    words = {n: int(v) for n, v in re.findall(r"k(C\w+) = (\d+)", abi.headers())}
+    for name in ("EPOCH", "BROKEN", "FIRST", "STRIDE"):
+        assert words["Counter" + name.capitalize()] == globals()[name]
+    for name in ("STATUS", "TASK", "COUNTER", "EXPECTED", "SEEN", "SLOT", "CANCEL", "WORDS"):
+        assert words["Control" + name.capitalize()] == globals()[name]
 
 
 # --------------------------------------------------------------------------------------- slots
@@ -189,21 +214,27 @@ def test_slots_take_turns(variant):
         assert all(torch.equal(a, b) for a, b in zip(other, before, strict=True))
 
 
+FAULTS = {
+    "cancelled": {},
+    "lost": {"lost": 1, "seed": 1, "schedule": "random"},
+    "starved": {"schedule": "unfair", "seed": 1, "spin_limit": 10**7},
+}
+
+
 @pytest.mark.parametrize("variant", PERSISTENT)
-@pytest.mark.parametrize("fault", ["cancelled", "lost", "unfair"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_failed_call_leaves_the_committed_slot(variant, fault):
     call = Call(Setting(BLOCK, masked=True), torch.bfloat16, 1, 3)
     slots, states = Slots(call), tuple(s.clone() for s in call.states)
     slots(variant)
     call.in_place("packed", states)
     before = tuple(s.clone() for s in slots.committed)
-    ways = {
-        "cancelled": contextlib.nullcontext(),
-        "lost": host_kernels.running(lost=1, seed=1, schedule="random"),
-        "unfair": host_kernels.running(schedule="unfair", spin_limit=10**7),
-    }
     slots.control[CANCEL] = fault == "cancelled"
-    with geometry(";spins=2000"), ways[fault], pytest.raises(RuntimeError, match="failed, "):
+    with (
+        geometry(";spins=2000"),
+        host_kernels.running(**FAULTS[fault]),
+        pytest.raises(RuntimeError, match="failed, "),
+    ):
         slots(variant)
     assert int(slots.control[SLOT]) == 1
     assert all(torch.equal(a, b) for a, b in zip(slots.committed, before, strict=True))

@@ -191,10 +191,10 @@ def simpler(s: Schedule) -> Iterator[Schedule]:
         yield replace(s, lost=1)
     if s.states != "in_place":
         yield replace(s, states="in_place")
-    plain: dict[str, int | str] = {"epoch": 0, "preempt": 0, "stale": 0, "order": "forward", "residency": 0}
-    for name, value in plain.items():
-        if getattr(s, name) != value:
-            yield replace(s, **{name: value})  # type: ignore[arg-type]
+    plain = Schedule(s.variant)
+    for name in ("epoch", "preempt", "stale", "order", "residency"):
+        if getattr(s, name) != getattr(plain, name):
+            yield replace(s, **{name: getattr(plain, name)})
     if s.kind != "starved":
         for schedule in FAIR[: FAIR.index(s.schedule)]:
             yield replace(s, schedule=schedule)
