@@ -125,16 +125,14 @@ class Call:
     def fresh(self, slots: bool = False, slot: int = 0) -> States:
         """The states before; in slots, the one that is not committed holds NaN."""
         if not slots:
-            return States(*(s.clone() for s in self.states))
+            conv, recurrent = self.states
+            return States(conv.clone(), recurrent.clone())
         control = torch.zeros(_words()["ControlWords"], dtype=torch.int32)
         control[_words()["ControlSlot"]] = slot
-        both = []
-        for given in self.states:
-            stored = given if given.is_contiguous() else given.transpose(-1, -2)
-            kept = torch.full((2, *stored.shape), float("nan"), dtype=stored.dtype)
-            kept[slot] = stored
-            both.append(kept if given.is_contiguous() else kept.transpose(-1, -2))
-        return States(*both, control)
+        conv, recurrent = self.states[0], self.states[1].transpose(-1, -2)
+        kept = [torch.full((2, *t.shape), float("nan"), dtype=t.dtype) for t in (conv, recurrent)]
+        kept[0][slot], kept[1][slot] = conv, recurrent
+        return States(kept[0], kept[1].transpose(-1, -2), control)
 
     def run(self, variant: str, states: States) -> tuple[Tensor, ...]:
         """Output and the states after. Raises what the op raises."""

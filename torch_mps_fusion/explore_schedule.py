@@ -39,7 +39,7 @@ WORKERS = (1, 2, 2, 3, 3, 4, 5, 8, 13, 40)
 # Polls after which a wait gives up: enough for every fair schedule, and soon over for the others.
 FAIR_SPINS, SPINS = 50_000, (200, 700, 2000)
 # Unchanged polls before metal_host calls it a livelock: soon, or after the shader's own bounds.
-FAIR_POLLS, POLLS = 2000, 10_000_000
+FAIR_POLLS, POLLS = 100_000, 10_000_000
 
 
 @dataclass(frozen=True)
