@@ -181,7 +181,7 @@ class GatedDeltaNet(PackedProjections):
             "head_map": "block",
             "weight_format": weight_format,
             "eps": config.rms_norm_eps,
-            "variant": variant_for(variant, x),
+            "variant": variant_for(variant, x.shape[0] * x.shape[1], x.device),
         }
         if state is None:
             return torch.ops.mps_fusion.gdn_layer(x, *weights, mask=mask, **keywords)[0]
@@ -198,12 +198,11 @@ class GatedDeltaNet(PackedProjections):
         )
 
 
-def variant_for(variant: str, hidden: Tensor) -> str:
+def variant_for(variant: str, rows: int, device: torch.device) -> str:
     """What a module runs: ``core`` where a persistent variant would have too many rows."""
-    if variant not in PERSISTENT:
-        return variant
-    most = devices.current(hidden.device).row_threshold
-    return "core" if hidden.shape[0] * hidden.shape[1] > most else variant
+    if variant in PERSISTENT and rows > devices.current(device).row_threshold:
+        return "core"
+    return variant
 
 
 def format_for(variant: str, device: torch.device) -> str:

@@ -52,6 +52,19 @@ def test_A7_packed_weights(variant, dtype):
     opcheck(ops.gdn_layer_.default, (hidden, *states, *layer.weights, norm), keywords)
 
 
+@pytest.mark.parametrize("variant", ("hybrid", "mega"))
+def test_A7_slots(variant):
+    dtype = torch.bfloat16
+    layer = pack_layer(make_layer(SMALL, dtype, input_norm=True))
+    keywords = {**layer.keywords, "variant": variant}
+    conv, recurrent = make_states(SMALL, 2, dtype)
+    recurrent = torch.stack([recurrent.mT] * 2).mT
+    slots = torch.stack([conv] * 2), recurrent, torch.zeros(16, dtype=torch.int32)
+    hidden = make_hidden(SMALL, 2, 3, dtype)
+    norm = layer.input_norm_weight
+    opcheck(ops.gdn_layer_slots_.default, (hidden, *slots, *layer.weights, norm), keywords)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_A7_gated_delta_rule(layout, dtype):

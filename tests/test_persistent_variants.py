@@ -126,11 +126,11 @@ def test_no_fault_and_the_same_bits_in_the_checking_build(way, variant):
 def test_any_number_of_workers(variant):
     call = Call(WITH_STATES, BF16, 1, 3)
     packed = call("packed")
+    tasks = next(d.tasks for d in planned(call, variant).dispatches if d.tasks)
     for workers in (1, 2, 3, 5, 8, 13, 1000):
         with geometry(f";workers={workers}"), host_kernels.running() as launches:
             assert_equal(call(variant), packed)
-        started = launches[-1].result.started
-        assert started == workers or (workers == 1000 and started < 200)
+        assert launches[-1].result.started == min(workers, len(tasks.records))
 
 
 # ------------------------------------------------------------------------------------- traffic
@@ -172,7 +172,7 @@ def test_bytes(rows):
         program = planned(call, variant)
         tasks = next(d.tasks for d in program.dispatches if d.tasks)
         records = of(variant, "persistent", "records")
-        assert records.read_distinct <= 32 * len(tasks.records)
+        assert 0 < records.read_distinct <= 32 * len(tasks.records) + 8 * len(tasks.edges)
         signals = sum(t.n_signals for t in tasks.records)
         assert result.counters.fences > 0
         assert of(variant, "persistent", "counters").atomics > signals

@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     ptx.add_argument(
         "--tokens", type=token_counts, default=[1, 8], metavar="T,T,..", help="tokens a call"
     )
+    ptx.add_argument("--variants", choices=VARIANTS, nargs="+", default=["packed", "core"])
     ptx.add_argument("--masks", action="store_true", help="calls with a mask too")
     ptx.add_argument(
         "--geometry", nargs="+", default=[""], help='launch geometries, as "explain" takes them'

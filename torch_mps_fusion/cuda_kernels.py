@@ -1,6 +1,6 @@
 """PTX for the kernels of CUDA tensors: what csrc/cuda asks of Python.
 
-The ops run `packed` and `core` of CUDA tensors as PTX that `metal_host` makes of the shader texts
+The ops run our shader variants of CUDA tensors as PTX that `metal_host` makes of the shader texts
 which the extension carries, one file for each kernel and set of function constants. Making one
 needs clang (``pip install ziglang``) and libdevice, no GPU; a GPU machine that has neither takes
 them from a folder that was filled elsewhere:
@@ -17,20 +17,21 @@ import argparse
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
 import torch
 
-from . import host_kernels, plan, shaders
+from . import device, host_kernels, plan, shaders
 from .metal_host import compiler, ptx, source
 from .metal_host.errors import CompileError
 
 FOLDER = "TORCH_MPS_FUSION_PTX"
 VERSION = "1"  # of what `write` asks for
 DEVICE = "H200"  # what plans are made for, see csrc/plan/devices.cpp
-VARIANTS = ("packed", "core")
+VARIANTS = ("packed", "core")  # what is made unless others are named
+PERSISTENT = ("hybrid", "mega")
 HEAD_MAPS = ("block", "tiled")
 _STATES = ((True, True), (True, False), (False, False))  # prior ones, in place
 Kernel = tuple[str, str, str]  # family, name, constants as "200=1,300=0"
@@ -118,18 +119,23 @@ def needed(
     *,
     masks: bool = False,
     geometry: str = "",
+    variants: Sequence[str] = VARIANTS,
 ) -> set[Kernel]:
-    """What `packed` and `core` need of a layer for calls of these numbers of tokens.
+    """What variants need of a layer for calls of these numbers of tokens.
 
     shape: hidden_size, num_k_heads, num_v_heads, head_k_dim, head_v_dim, conv_width. Covered are
     both head maps, gate parameters of the layer's dtype and float32, calls with and without input
     norm and prior states, in place and not; with `masks` masked ones too. Recurrent states are
-    those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`.
+    those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`. Calls with more
+    rows than `hybrid` and `mega` take are left out.
     """
     found: set[Kernel] = set()
     gates = sorted({dtype, torch.float32}, key=str)
-    calls = product(VARIANTS, tokens, HEAD_MAPS, gates, (True, False), _STATES, {False, masks})
+    most = device.find(DEVICE).row_threshold
+    calls = product(variants, tokens, HEAD_MAPS, gates, (True, False), _STATES, {False, masks})
     for variant, count, head_map, gate, norm, (states, in_place), masked in calls:
+        if variant in PERSISTENT and count > most:
+            continue
         given, keywords = plan.meta_layer(
             batch=1,
             tokens=count,
@@ -184,6 +190,7 @@ def run_ptx(args: argparse.Namespace) -> int:
                     args.tokens,
                     masks=args.masks,
                     geometry=geometry,
+                    variants=args.variants,
                 )
     if args.list:
         print("\n".join(map(file_name, sorted(kernels))))

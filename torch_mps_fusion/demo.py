@@ -20,7 +20,7 @@ from . import device as devices
 from . import reference
 from .explain import SHADER_VARIANTS, plan_config
 from .models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig, write_model
-from .models.layer import format_for
+from .models.layer import format_for, variant_for
 from .ops import VARIANTS, supports
 from .plan import Program
 from .state import GDNState
@@ -156,7 +156,13 @@ def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Program | None:
     spec = devices.current(layer.device)
     norm = layer.input_norm_weight is not None
     return plan_config(
-        layer.config, layer.dtype, variant=variant, device=spec.name, tokens=tokens, input_norm=norm
+        layer.config,
+        layer.dtype,
+        variant=variant_for(variant, tokens, layer.device),
+        device=spec.name,
+        tokens=tokens,
+        input_norm=norm,
+        in_place=True,
     )
 
 

@@ -30,6 +30,7 @@ def plan_config(
     tokens: int = 1,
     input_norm: bool = True,
     geometry: str = "",
+    in_place: bool = False,
 ) -> Program:
     """The program of a layer of this config, called with states and without a mask."""
     spec = devices.find(device)
@@ -46,7 +47,14 @@ def plan_config(
         weight_format=spec.weight_format,
         input_norm=input_norm,
     )
-    return plan_layer(*arguments, **keywords, variant=variant, device=device, geometry=geometry)
+    return plan_layer(
+        *arguments,
+        **keywords,
+        variant=variant,
+        device=device,
+        geometry=geometry,
+        in_place=in_place,
+    )
 
 
 def choose(device_type: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from cases import REAL
+from cases import REAL, SMALL
 from cuda_device import why_not_cuda
 from needed import BF16, sizes
 
@@ -96,6 +96,20 @@ def test_supports_says_why_not() -> None:
     answer = supports("packed", device="cuda", dtype=BF16, **sizes, weight_format="tiles16-apple")
     assert not answer
     assert reason or "accepted: 'tiles16-nvidia'" in answer.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["hybrid", "mega"])
+def test_persistent_kernels_can_be_made(tmp_path, variant) -> None:
+    """Their text becomes PTX; up to the rows that they take."""
+    shape = sizes(SMALL)
+    made = cuda_kernels.needed(shape, BF16, (1, 40), variants=[variant])
+    assert made == cuda_kernels.needed(shape, BF16, (1,), variants=[variant])
+    persistent = sorted(k for k in made if k[0] == "persistent")
+    assert ("400=1" in persistent[-1][2]) == (variant == "mega")
+    path = tmp_path / cuda_kernels.file_name(persistent[-1])
+    text = cuda_kernels.write(persistent[-1], path)
+    assert text.startswith("// by value: 21 22 23 24\n") and "fence" in text
 
 
 def test_the_command_lists_what_it_would_make(tmp_path) -> None:

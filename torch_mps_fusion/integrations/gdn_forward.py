@@ -82,7 +82,7 @@ def run(
         "head_map": "block",
         "weight_format": weight_format,
         "eps": children["norm"].variance_epsilon,
-        "variant": variant_for(variant, hidden),
+        "variant": variant_for(variant, hidden.shape[0] * hidden.shape[1], hidden.device),
     }
     if cache is None:
         return torch.ops.mps_fusion.gdn_layer(hidden, *weights, **geometry)[0]
