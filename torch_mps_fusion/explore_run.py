@@ -35,7 +35,6 @@ NAMES = ("output", "conv_state", "recurrent_state")
 WORD = 2**32
 # What a launch that fails leaves undefined, and may use without waiting.
 UNDEFINED = ("Y", "G", "output", "conv_out", "state_out")
-LATE = ("race", "coherence")
 CONFIG = GDNConfig(
     hidden_size=64,
     num_k_heads=1,
@@ -208,7 +207,7 @@ def call_of(variant: str, dtype: str, batch: int, tokens: int, workers: int) -> 
             call.expected.append(tuple(t.clone() for t in call.run("packed", states)))
         for block in torch.ops.mps_fusion._task_blocks("cpu"):
             block.zero_()
-        _compare(call.run(variant, call.fresh()), call.expected[0], "the plain launch")
+        _check_plain(call, variant, call.fresh(), call.expected[0], "the plain launch")
         words = _words()
         blocks = torch.ops.mps_fusion._task_blocks("cpu")
         pairs = zip(blocks[::2], blocks[1::2], strict=True)
@@ -233,24 +232,28 @@ def run(s: Schedule) -> str:
         _prepare(call, s, states)
         slot = states.slot
         running = host_kernels.running(
-            checked=True, family="persistent", tolerated=LATE if s.kind != "fair" else (), **fields
+            checked=True, family="persistent", tolerated=("race", "coherence"), **fields
         )
         with running as launches:
             try:
                 results, said = call.run(s.variant, states), ""
             except RuntimeError as error:
                 results, said = (), str(error).splitlines()[0]
-        outcome = _clean(call, s, results) if not said else _failed(call, s, states, slot, said)
+        if said:
+            outcome = _failed(call, s, states, slot, said)
+        launch = next(i for i in launches if i.family == "persistent")
+        _check_faults(launch.faults, failed=bool(said))
+        if not said:
+            outcome = _clean(call, s, results)
         if outcome not in KINDS[s.kind]:
             raise Violation(f"{outcome}, which a {s.kind} schedule may not be: {said}")
-        if states.control is not None and states.slot != (1 - slot if outcome == CLEAN else slot):
+        if states.control is not None and states.slot != (slot if said else 1 - slot):
             raise Violation(f"{outcome}, and the committed slot went from {slot} to {states.slot}")
-        launch = next(i for i in launches if i.family == "persistent")
-        _check_faults(launch.faults, outcome)
         result = launch.result
         if result.finished + result.lost != result.started:
             raise Violation(f"not drained: {result.started} workers, {result.finished} finished")
-        _check_next(call, s, states, call.expected[outcome == CLEAN])
+        # Nothing needs to be cleared by hand: the next call goes on from the committed states.
+        _check_plain(call, s.variant, states, call.expected[not said], "the next call")
     return outcome
 
 
@@ -307,22 +310,24 @@ def _check_expiry(call: Call, s: Schedule, said: dict[str, int]) -> None:
         raise Violation(f"a wait gave up, and its counter cannot have held that: {said}")
 
 
-def _check_faults(faults: Sequence[Fault], outcome: str) -> None:
+def _check_faults(faults: Sequence[Fault], failed: bool) -> None:
     """After a wait was given up, tasks run on what is not there, in what is undefined then."""
     for fault in faults:
         place = re.search(r"of device `(\w+)`", fault.message)
-        if outcome == CLEAN or place is None or place[1] not in UNDEFINED:
-            raise Violation(f"{outcome}: {fault}")
+        if not failed or place is None or place[1] not in UNDEFINED:
+            raise Violation(str(fault))
 
 
-def _check_next(call: Call, s: Schedule, states: States, expected: tuple[Tensor, ...]) -> None:
-    """Nothing needs to be cleared by hand: the next call goes on from the committed states."""
+def _check_plain(
+    call: Call, variant: str, states: States, expected: tuple[Tensor, ...], what: str
+) -> None:
+    """A call in turn, without checks: right bits."""
     with host_kernels.running():
         try:
-            results = call.run(s.variant, states)
+            results = call.run(variant, states)
         except RuntimeError as error:
-            raise Violation(f"the next call: {error}") from None
-    _compare(results, expected, "the next call")
+            raise Violation(f"{what}: {error}") from None
+    _compare(results, expected, what)
 
 
 def _compare(results: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
