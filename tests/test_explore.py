@@ -78,9 +78,9 @@ def test_every_end(end, text):
 
 
 def test_a_short_exploration():
-    report = explore(some(24, rows=(1, 3)))
+    report = explore(some(16, rows=(1, 3)))
     assert report.failed is None, f"{report.failed}: {report.why}"
-    assert report.schedules == 24
+    assert report.schedules == 16
 
 
 @pytest.mark.long

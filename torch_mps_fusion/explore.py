@@ -41,7 +41,7 @@ def explore(
     seconds: float = float("inf"),
     progress: Callable[[], object] = lambda: None,
 ) -> Report:
-    """Runs schedules until one is violated, they end, or the time is over."""
+    """Runs schedules until one is violated, they end, the time is over, or Ctrl-C is pressed."""
     report, begin = Report(), time.monotonic()
     for s in schedules:
         if time.monotonic() - begin >= seconds:
@@ -50,6 +50,8 @@ def explore(
             report.outcomes[s.kind, run(s)] += 1
         except Violation as violation:
             report.failed, report.why = s, str(violation)
+            break
+        except KeyboardInterrupt:
             break
         finally:
             report.seconds = time.monotonic() - begin
