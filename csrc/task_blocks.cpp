@@ -38,8 +38,10 @@ std::unique_ptr<TaskBlocks> make(const plan::TaskProgram& program, const std::st
   std::memcpy(tables.mutable_data_ptr(), bytes.data(), bytes.size());
   const auto words = at::TensorOptions().dtype(at::kInt).device(device);
   const int64_t counters = kCounterFirst + int64_t{kCounterStride} * program.counters;
-  return std::make_unique<TaskBlocks>(TaskBlocks{
-      program, tables.to(device), at::zeros({counters}, words), at::zeros({kControlWords}, words)});
+  const Tensor control = at::zeros({kControlWords}, words);
+  control[kControlDone].fill_(1);  // nothing is under way
+  return std::make_unique<TaskBlocks>(
+      TaskBlocks{program, tables.to(device), at::zeros({counters}, words), control});
 }
 
 std::string named(const plan::TaskProgram& program, uint32_t task) {
@@ -62,7 +64,10 @@ std::vector<Tensor> control_and_counters(std::string_view device) {
 void check_launches(std::string_view device) {
   std::string first;
   for (TaskBlocks* b : all_task_blocks(c10::Device(std::string(device)).type())) {
-    const std::string found = failure(*b, b->control);
+    std::string found = failure(*b, b->control);
+    if (found.empty() && b->counters[kCounterBroken].item<int32_t>() != 0) {
+      found = "one with slots; its control block says why";
+    }
     if (found.empty()) continue;
     if (first.empty()) first = found;
     clear(*b, b->control);

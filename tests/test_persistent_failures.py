@@ -11,7 +11,7 @@ from compare import assert_equal
 from settings import BLOCK, Setting
 from test_persistent_variants import PERSISTENT, Call, geometry, planned
 
-from torch_mps_fusion import host_kernels
+from torch_mps_fusion import host_kernels, ops
 
 # Words of shaders/include/tasks.h; test_task_words compares them.
 EPOCH, BROKEN, FIRST, STRIDE = 0, 3, 8, 8
@@ -74,8 +74,7 @@ def fresh(request):
         after = epochs()
         (which,) = (i for i, e in enumerate(after) if e != before[i])
         blocks = torch.ops.mps_fusion._task_blocks("cpu")[2 * which : 2 * which + 2]
-        for block in blocks:
-            block.zero_()
+        blocks[1].zero_()  # as new
         yield Fresh(call, request.param, (output, *expected), *blocks)
 
 
@@ -143,12 +142,17 @@ def test_epochs_wrap_around(fresh, epoch):
 
 def test_the_checked_point_of_devices(fresh):
     fresh.works()
-    torch.ops.mps_fusion._check_launches("cpu")
+    ops.check_launches("cpu")
     fresh.control[STATUS], fresh.control[TASK], fresh.counters[BROKEN] = 1, 0, 1
     fresh.control[COUNTER], fresh.control[EXPECTED], fresh.control[SEEN] = 5, 8, 7
     with pytest.raises(RuntimeError, match=r"task 0 \(.*counter 5: expected 8, seen 7"):
-        torch.ops.mps_fusion._check_launches("cpu")
-    torch.ops.mps_fusion._check_launches("cpu")
+        ops.check_launches("cpu")
+    ops.check_launches("cpu")
+    fresh.works()
+    fresh.counters[BROKEN] = 1  # as a launch with a control block of the caller's leaves it
+    with pytest.raises(RuntimeError, match="one with slots; its control block says why"):
+        ops.check_launches("cpu")
+    ops.check_launches("cpu")
     fresh.works()
 
 

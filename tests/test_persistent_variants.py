@@ -178,7 +178,7 @@ def test_bytes(rows):
         assert of(variant, "persistent", "counters").atomics > signals
 
 
-def planned(call, variant):
+def planned(call, variant, geometry=""):
     case = call.case
     return plan.plan_layer(
         case.hidden,
@@ -189,6 +189,7 @@ def planned(call, variant):
         **call.layer.keywords,
         variant=variant,
         device="host",
+        geometry=geometry,
     )
 
 

@@ -28,6 +28,8 @@ KERNELS = {
     "rule": "tmf_rule_bf16_f32_dk128dv128r1s4__group",
     "gated_norm": "tmf_gated_norm_bf16_f32_dk128dv128__simd",
     "core": "tmf_core_bf16_f32_dk128dv128r2__group",
+    "persistent": "tmf_persistent_bf16_f32_dk128dv128nt1u2p__grid",
+    "commit": "tmf_commit_bf16_f32_n256__thread",
 }
 
 

@@ -46,10 +46,9 @@ def supports(
 ) -> Support:
     """Whether ``gdn_layer`` runs with these arguments: exactly what runs, nothing else.
 
-    ``rows`` is the number of tokens in a call; ``hidden_size`` 0 is not looked at. An unknown
-    ``variant`` or ``head_map`` is an error. On the CPU, ``packed`` and ``core`` run in
-    ``metal_host``, whose compiler is no part of the answer: a call without it says what to
-    install.
+    ``rows`` is the number of tokens in a call, of all sequences; ``hidden_size`` 0 is not looked
+    at. An unknown ``variant`` or ``head_map`` is an error. On the CPU the shader variants run in
+    ``metal_host``, whose compiler is no part of the answer: a call without it says what to install.
     """
     reason = torch.ops.mps_fusion._supports(
         torch.device(device).type,
@@ -66,6 +65,17 @@ def supports(
         hidden_size=hidden_size,
     )
     return Support(not reason, reason)
+
+
+def check_launches(device: str | torch.device) -> None:
+    """Waits for the device and raises RuntimeError if a ``hybrid`` or ``mega`` launch failed on it.
+
+    A call on a device returns before it is done; on the CPU the call itself raises. Says which task
+    waited for what, for the first program that failed, and lets the next calls start afresh. The
+    states of ``gdn_layer_`` are then as they were before the failed call. ``gdn_layer_slots_`` has
+    a control block of its own, which the caller reads and zeroes, the slot word (5) apart.
+    """
+    torch.ops.mps_fusion._check_launches(torch.device(device).type)
 
 
 def gdn_layer(
