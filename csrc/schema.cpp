@@ -30,5 +30,6 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("_parse_device(str device) -> str");
   m.def("_current_device(str device_type) -> str");
   m.def("_shader_text(str family) -> str");
+  m.def("_forget_host_kernels() -> ()");
   // clang-format on
 }

@@ -20,9 +20,8 @@ def test_distinct_bytes_are_the_planned_ones(rows, variant):
     found = dict.fromkeys(traffic.ALL_ROLES, 0)
     for x in lines:
         found[x.role] += x.distinct + x.written
-    floats = (
-        2 * 2 * traffic.SMALL.num_v_heads
-    )  # A_log, dt_bias: float32 in the module, not in the plan
+    # A_log, dt_bias: float32 in the module, not in the plan
+    floats = 2 * 2 * traffic.SMALL.num_v_heads
     assert found["packed weights"] + found["small weights"] == planned["weight"] + floats
     assert found["states"] == planned["state"]
     assert found["activations"] == planned["other"]
@@ -33,8 +32,7 @@ def test_distinct_bytes_are_the_planned_ones(rows, variant):
 
 
 def test_the_report_names_what_is_more_than_the_least():
-    out = "\n".join(
-        traffic.report(traffic.SMALL, 1, "core", traffic.count(traffic.SMALL, 1, "core"))
-    )
+    lines = traffic.count(traffic.SMALL, 1, "core")
+    out = "\n".join(traffic.report(traffic.SMALL, 1, "core", lines))
     padded = 2 * 64 * (-(128 + 2 * 192 + 6 - 64) % 16)
     assert "padded rows" in out and f"{padded / 1e6:.4f} MB" in out

@@ -1,4 +1,4 @@
-"""``python -m torch_mps_fusion demo | doctor | explain | ptx``."""
+"""``python -m torch_mps_fusion demo | doctor | explain | explore | ptx``."""
 
 from __future__ import annotations
 
@@ -73,6 +73,22 @@ def parser() -> argparse.ArgumentParser:
         "picture if FILE (.svg, .png) is named",
     )
 
+    explore = commands.add_parser(
+        "explore", help="try schedules of the persistent kernels in the checking build"
+    )
+    explore.add_argument("--variant", choices=("hybrid", "mega"), help="default: both")
+    length = explore.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=positive, metavar="S", help="default: 60")
+    length.add_argument("--schedules", type=positive, metavar="N")
+    explore.add_argument("--seed", type=int, default=0, help="of the schedules (default: 0)")
+    explore.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    explore.add_argument(
+        "--rows", type=token_counts, metavar="T,T,..", help="tokens a sequence (default: 1, 3 or 9)"
+    )
+    explore.add_argument(
+        "--replay", metavar="FIELD=VALUE,..", help="one schedule, as a failed run prints it"
+    )
+
     ptx = commands.add_parser(
         "ptx", help="make the kernels of CUDA tensors, for a GPU machine that has no compiler"
     )
@@ -104,6 +120,10 @@ def main(arguments: list[str] | None = None) -> int:
             from .explain import run_explain
 
             return run_explain(args)
+        if args.command == "explore":
+            from .explore import run_explore
+
+            return run_explore(args)
         if args.command == "ptx":
             from .cuda_kernels import run_ptx
 

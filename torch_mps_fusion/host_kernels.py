@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -34,6 +34,7 @@ class Launch:
     kernel: str
     constants: dict[int, int]
     result: metal_host.Result
+    faults: tuple[metal_host.Fault, ...] = ()  # that were tolerated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,43 +42,73 @@ class _Session:
     checked: bool
     options: metal_host.Options
     launches: list[Launch] | None
+    family: str = ""
+    tolerated: frozenset[str] = frozenset()
 
 
 _lock = threading.Lock()
 _session: _Session | None = None
+_replaced: dict[str, str] = {}
 
 
 @contextlib.contextmanager
-def running(*, checked: bool = False, **options: object) -> Iterator[list[Launch]]:
+def running(
+    *, checked: bool = False, family: str = "", tolerated: Iterable[str] = (), **options: object
+) -> Iterator[list[Launch]]:
     """Launches of all threads in this block run with these options and are recorded.
 
     checked: with the checking build, which counts bytes too. options: those of
-    `metal_host.Options`. Yields the list of launches, in order.
+    `metal_host.Options`; family: of the launches that they are for, all others run in turn.
+    tolerated: kinds of faults that are recorded and not raised, if a launch has no others.
+    Yields the list of launches, in order.
     """
     global _session
     launches: list[Launch] = []
     chosen = metal_host.Options.of(metal_host.Options(time_limit=TIME_LIMIT), options)
-    before, _session = _session, _Session(checked, chosen, launches)
+    before, _session = _session, _Session(checked, chosen, launches, family, frozenset(tolerated))
     try:
         yield launches
     finally:
         _session = before
 
 
-def session() -> tuple[int, int, bytes]:
-    """(checked, record, MhOptions) of the launches to come."""
+@contextlib.contextmanager
+def replaced(family: str, flat: str) -> Iterator[None]:
+    """In this block the family has this flat text: a test's broken shader, say."""
+    before = _replaced.get(family)
+    _replace(family, flat)
+    try:
+        yield
+    finally:
+        _replace(family, before)
+
+
+def _replace(family: str, flat: str | None) -> None:
+    with _lock:
+        _replaced.pop(family, None)
+        if flat is not None:
+            _replaced[family] = flat
+        text.cache_clear()
+        _compile.cache_clear()
+    torch.ops.mps_fusion._forget_host_kernels()
+
+
+def session() -> tuple[int, int, str, bytes, bytes]:
+    """(checked, record, family, its MhOptions, those of others) of the launches to come."""
     s = _session
     if s is None:
         # Nothing is explored: all threads of torch take part.
         threads = max(1, min(torch.get_num_threads(), 256))
         s = _Session(False, metal_host.Options(threads=threads, time_limit=TIME_LIMIT), None)
-    return int(s.checked), int(s.launches is not None), native.options(s.options, s.checked)
+    others = native.options(metal_host.Options(time_limit=s.options.time_limit), s.checked)
+    own = native.options(s.options, s.checked)
+    return int(s.checked), int(s.launches is not None), s.family, own, others
 
 
 @functools.cache
 def text(family: str) -> str:
-    """The flat text of a family, as the extension embeds it."""
-    return torch.ops.mps_fusion._shader_text(family)
+    """The flat text of a family, as the extension embeds it unless it is replaced."""
+    return _replaced.get(family) or torch.ops.mps_fusion._shader_text(family)
 
 
 @functools.cache
@@ -122,7 +153,14 @@ def report(
 ) -> None:
     """Called after a launch that is recorded or faulty; raises FaultError."""
     found = kernel(family, name, constants, bool(checked))
-    result = native.result(found, counts, per_buffer, faults)
     s = _session
+    tolerated: tuple[metal_host.Fault, ...] = ()
+    try:
+        result = native.result(found, counts, per_buffer, faults)
+    except metal_host.FaultError as error:
+        tolerated = tuple(error.faults)
+        if s is None or error.result is None or {f.kind for f in tolerated} - s.tolerated:
+            raise
+        result = error.result
     if s is not None and s.launches is not None:
-        s.launches.append(Launch(family, name, parse_constants(constants), result))
+        s.launches.append(Launch(family, name, parse_constants(constants), result, tolerated))

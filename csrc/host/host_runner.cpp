@@ -42,7 +42,7 @@ class HostEncoder final : public Encoder {
     launch.group[1] = launch.group[2] = 1;
     launch.buffer_count = static_cast<uint32_t>(buffers_.size());
     launch.buffers = buffers_.data();
-    launch.options = session_.options;
+    launch.options = session_.options_of(*kernel_);
     // Workers that wait for each other: this machine must not hold up one of several threads.
     if (kernel_->family == "persistent") launch.options.threads = 1;
     MhCounts counts{};

@@ -2,6 +2,7 @@
 #include "python.h"
 
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <cstring>
 #include <mutex>
@@ -54,32 +55,50 @@ Session begin_session() {
   const Object found = owned(PyObject_CallMethod(module.get(), "session", nullptr), "session");
   Session session;
   int checked = 0, record = 0;
-  const char* options = nullptr;
-  Py_ssize_t size = 0;
-  if (!PyArg_ParseTuple(found.get(), "iiy#", &checked, &record, &options, &size)) {
+  const char *family = nullptr, *options = nullptr, *others = nullptr;
+  Py_ssize_t size = 0, others_size = 0;
+  if (!PyArg_ParseTuple(found.get(), "iisy#y#", &checked, &record, &family, &options, &size,
+                        &others, &others_size)) {
     rethrow("session");
   }
-  TORCH_CHECK(size == sizeof(MhOptions), "mps_fusion: metal_host has options of ", size,
-              " bytes; this build takes ", sizeof(MhOptions));
+  TORCH_CHECK(size == sizeof(MhOptions) && others_size == size,
+              "mps_fusion: metal_host has options of ", size, " bytes; this build takes ",
+              sizeof(MhOptions));
   session.checked = checked != 0;
   session.record = record != 0;
+  session.family = family;
   std::memcpy(&session.options, options, sizeof(MhOptions));
+  std::memcpy(&session.others, others, sizeof(MhOptions));
   return session;
 }
 
+namespace {
+
+std::mutex cache_lock;
+
+// Never destroyed: a thread may still be launching while the process ends.
+std::unordered_map<std::string, HostKernel>& cache() {
+  static auto& kernels = *new std::unordered_map<std::string, HostKernel>;
+  return kernels;
+}
+
+}  // namespace
+
 const HostKernel& find_kernel(const plan::Kernel& kernel, bool checked) {
-  static std::mutex lock;
-  // Never destroyed: a thread may still be launching while the process ends.
-  static auto& cache = *new std::unordered_map<std::string, HostKernel>;
   const std::string key = (checked ? "checked|" : "") + pipeline_key(kernel);
   {
-    const std::lock_guard guard(lock);
-    const auto found = cache.find(key);
-    if (found != cache.end()) return found->second;
+    const std::lock_guard guard(cache_lock);
+    const auto found = cache().find(key);
+    if (found != cache().end()) return found->second;
   }
   HostKernel made = ask(kernel, checked);  // unlocked: it may wait for the interpreter
-  const std::lock_guard guard(lock);
-  return cache.emplace(key, std::move(made)).first->second;
+  const std::lock_guard guard(cache_lock);
+  return cache().emplace(key, std::move(made)).first->second;
+}
+
+void forget_kernels() {
+  const std::lock_guard guard(cache_lock);
+  cache().clear();
 }
 
 void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,
@@ -92,6 +111,10 @@ void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,
             Py_ssize_t{sizeof counts}, reinterpret_cast<const char*>(per_buffer.data()),
             static_cast<Py_ssize_t>(per_buffer.size() * sizeof(MhBufferCounts)), faults.c_str()),
         kernel.name.c_str());
+}
+
+TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
+  m.impl("_forget_host_kernels", forget_kernels);
 }
 
 }  // namespace tmf::host

@@ -15,7 +15,12 @@ using Launcher = decltype(&mh_launch);
 struct Session {
   bool checked = false;  // with the checking build
   bool record = false;   // the counters of every launch are handed back
-  MhOptions options{};
+  std::string family;    // whose launches run with `options`; empty: all
+  MhOptions options{}, others{};
+
+  const MhOptions& options_of(const plan::Kernel& kernel) const {
+    return family.empty() || family == kernel.family ? options : others;
+  }
 };
 
 struct HostKernel {
@@ -28,6 +33,9 @@ Session begin_session();
 
 // Compiled on first use, once for each name and set of constants. Throws with what is missing.
 const HostKernel& find_kernel(const plan::Kernel& kernel, bool checked);
+
+// The next call of each kernel asks for it again. No launch may be under way.
+void forget_kernels();
 
 // After a launch: keeps the counters if they are recorded, throws if there were faults.
 void report(const plan::Kernel& kernel, bool checked, const MhCounts& counts,

@@ -29,11 +29,12 @@ struct Launch {
   uint epoch, spin_limit, lane;
 };
 
-// The first to give up writes the record; the status comes last.
+// The first to give up writes the record; the status comes last. The counters are marked behind the
+// claim: who enters and finds them marked must not claim that an earlier launch did it.
 inline void give_up(thread const Launch& l, uint status, uint task, TaskEdge wanted, uint seen) {
-  atomic_store_explicit(l.counters + kCounterBroken, 1u, memory_order_relaxed);
   device atomic_uint* c = l.control;
   if (atomic_exchange_explicit(c + kControlClaimed, 1u, memory_order_relaxed) != 0) return;
+  atomic_store_explicit(l.counters + kCounterBroken, 1u, memory_order_relaxed);
   atomic_store_explicit(c + kControlTask, task, memory_order_relaxed);
   atomic_store_explicit(c + kControlCounter, wanted.counter, memory_order_relaxed);
   atomic_store_explicit(c + kControlExpected, wanted.count, memory_order_relaxed);

@@ -243,3 +243,78 @@ def test_fifo_starts_the_next_while_one_is_interrupted(interrupted, threads):
     result = kernel(8, threads, [n, gave_up], **interrupted)
     assert result.started == 8
     assert (n[0] == 8 and not gave_up[0]) or result.lost
+
+
+# ---- older values of atomics
+
+PASSED_ON = (
+    HEAD
+    + """
+kernel void passed_on(device atomic_uint* data [[buffer(0)]],
+                      device atomic_uint* flag [[buffer(1)]], device uint* seen [[buffer(2)]],
+                      uint g [[threadgroup_position_in_grid]],
+                      uint i [[thread_index_in_threadgroup]]) {
+  if (g == 0) {
+    if (i != 0) return;
+    atomic_store_explicit(data, 1u, memory_order_relaxed);
+    FENCE;
+    atomic_store_explicit(flag, 1u, memory_order_relaxed);
+    return;
+  }
+  if (i == 0) {
+    for (uint n = 0; n < 1000 && atomic_load_explicit(flag, memory_order_relaxed) == 0; ++n) {}
+    FENCE;
+    seen[0] = atomic_load_explicit(data, memory_order_relaxed);
+    seen[1] = atomic_load_explicit(data, memory_order_relaxed);
+  }
+  threadgroup_barrier(mem_flags::mem_device);
+  if (i == 1) seen[2] = atomic_load_explicit(data, memory_order_relaxed);
+}
+"""
+)
+DEVICE_FENCE = (
+    "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device)"
+)
+
+
+def passed_on(fence, **options):
+    """What a reader saw, twice, behind the flag, and what its neighbour saw behind a barrier."""
+    text = PASSED_ON.replace("FENCE", fence)
+    kernel = Library("passed_on.metal", text=text, checked=True).kernel("passed_on")
+    found = set()
+    for seed in range(60):
+        seen = np.zeros(3, np.uint32)
+        args = [np.zeros(1, np.uint32), np.zeros(1, np.uint32), seen]
+        kernel(2, 32, args, schedule="random", seed=seed, **options)
+        found.add(tuple(seen.tolist()))
+    return found
+
+
+def test_loads_see_older_values_where_no_fence_orders_them():
+    found = passed_on("(void)0", stale=2)
+    assert {(0, 0, 1), (0, 1, 1), (1, 1, 1)} <= found
+    # one place has one order: nobody goes back, across a barrier neither
+    assert all(first <= second <= third for first, second, third in found)
+    assert passed_on(DEVICE_FENCE, stale=2) == {(1, 1, 1)}
+    assert passed_on("(void)0") == {(1, 1, 1)}
+
+
+def test_a_worker_is_lost_within_its_first_events():
+    text = (
+        HEAD
+        + """
+kernel void k(device atomic_uint* c [[buffer(0)]]) {
+  for (uint n = 0; n < 100; ++n) atomic_fetch_add_explicit(c, 1u, memory_order_relaxed);
+}
+"""
+    )
+    kernel = Library("counted.metal", text=text).kernel("k")
+    counts = {}
+    for within in (1, 32, 1000):
+        for seed in range(20):
+            c = np.zeros(1, np.uint32)
+            kernel(2, 1, [c], lost=1, lost_within=within, seed=seed)
+            counts.setdefault(within, set()).add(int(c[0]) - 100)
+    assert counts[1] == {0}
+    assert len(counts[32]) > 3 and max(counts[32]) < 32
+    assert max(counts[1000]) == 100  # it ends before that

@@ -1,6 +1,11 @@
-"""Every barrier and flag of the shaders is needed: without it the checking build finds a fault."""
+"""Every barrier and flag of the shaders is needed: without it the checking build finds a fault.
+
+The marked tests take minutes: python -m pytest -m long tests/shaders/test_shader_mutants.py
+"""
 
 import functools
+import re
+from pathlib import Path
 
 import abi
 import pytest
@@ -10,9 +15,12 @@ from host import declared, launch, run
 from program import Geometry, Program
 from settings import Setting, make_case
 
-from torch_mps_fusion import shaders
+from torch_mps_fusion import host_kernels, shaders
+from torch_mps_fusion.explore import explore
+from torch_mps_fusion.explore_run import call_of
+from torch_mps_fusion.explore_schedule import Schedule, drawn
 from torch_mps_fusion.metal_host import FaultError, Library
-from torch_mps_fusion.metal_host.mutate import hunt, mutants
+from torch_mps_fusion.metal_host.mutate import Mutant, hunt, mutants
 
 WITH_BARRIERS = ("rms_norm", "projection", "rule", "core")
 WAYS = ({"seed": 1, "schedule": "random"}, {"seed": 2, "schedule": "reverse"})
@@ -56,9 +64,74 @@ def test_every_mutant_is_caught(family, tmp_path):
     assert report.caught and not report.survivors, report
 
 
-# test_persistent_mutants.py has those of the persistent kernel
-@pytest.mark.parametrize(
-    "family", sorted(set(shaders.FAMILIES) - set(WITH_BARRIERS) - {"persistent"})
-)
+@pytest.mark.parametrize("family", sorted(set(shaders.FAMILIES) - {*WITH_BARRIERS, "persistent"}))
 def test_the_other_families_order_nothing(family):
     assert not mutants(abi.SHADERS / f"{family}.metal")
+
+
+# ------------------------------------------------------------------------------------ persistent
+
+PERSISTENT = abi.SHADERS / "persistent.metal"
+CONVERTED = (
+    "all accesses go through pointers of Across or Words, whose types have the qualifier: it is "
+    "added when the parameter is converted"
+)
+EXPLAINED = {
+    "drop-coherent@persistent.metal:27#0": CONVERTED,
+    "drop-coherent@persistent.metal:27#1": CONVERTED,
+    "drop-coherent@persistent.metal:28#0": CONVERTED,
+}
+
+
+def calls(name: str) -> list[Mutant]:
+    """Each call of a function of sync.h taken away: inside, `mutants` changes all at once."""
+    path = next(m.path for m in mutants(PERSISTENT) if "sync.h" in m.path)
+    text, found = Path(path).read_text(), []
+    for i, at in enumerate(re.finditer(rf"^ +{name}\(.*?\);$", text, re.M)):
+        line = text.count("\n", 0, at.start()) + 1
+        changed = text[: at.start()] + ";" + text[at.end() :]
+        what = f"{name} taken away"
+        found.append(Mutant(f"drop-call@{name}#{i}", "drop-call", path, line, what, changed))
+    return found
+
+
+def schedules():
+    """Nine rows: two passes and two blocks. Then workers that see late that another one failed."""
+    yield from (drawn(0, n, variants=("mega",), rows=(9,)) for n in range(40))
+    for n in range(400):
+        yield Schedule(
+            "mega", kind="lag", states="slots", workers=2 + n % 2, spins=200, counter=n, seed=n,
+            schedule=("random", "priority")[n // 2 % 2], preempt=20, stale=2,
+        )  # fmt: skip
+
+
+def hunted(todo, tmp_path):
+    def judge(mutant):
+        folder = tmp_path / re.sub("[^a-z0-9.-]", "_", mutant.id)
+        flat = shaders.flat_text(mutant.write(folder, PERSISTENT))
+        with host_kernels.replaced("persistent", flat):
+            return explore(schedules()).why or None
+
+    for s in schedules():  # so that no mutant runs to make what is expected
+        call_of(s.variant, s.dtype, s.batch, s.tokens, s.workers)
+    return hunt(todo, judge, {m.id: EXPLAINED[m.id] for m in todo if m.id in EXPLAINED})
+
+
+def soon(mutant):
+    return mutant.id.startswith(("drop-fence@include/sync.h", "drop-barrier@include/worker.h"))
+
+
+def test_mutants_of_the_persistent_family_are_caught(tmp_path):
+    """Those that its hand-offs rest on; the marked test takes all."""
+    report = hunted([m for m in mutants(PERSISTENT) if soon(m)], tmp_path)
+    assert len(report.caught) == 2 and not report.survivors, report
+
+
+@pytest.mark.long
+def test_every_mutant_of_the_persistent_family_is_caught(tmp_path):
+    todo = mutants(PERSISTENT) + calls("device_fence")
+    report = hunted(todo, tmp_path)
+    for name, why in report.caught.items():
+        print(f"{name}: {why[:150]}")
+    assert set(report.explained) == set(EXPLAINED), report
+    assert not report.survivors and not report.stale, report

@@ -6,7 +6,7 @@ import ctypes as C
 from typing import Any
 
 U32, U64 = C.c_uint32, C.c_uint64
-VERSION = 1
+VERSION = 2
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -16,7 +16,9 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 class Options(C.Structure):
     _fields_ = [
         ("seed", U64),
-        *_fields(U32, "policy order residency preempt lost threads check spin_limit"),
+        *_fields(
+            U32, "policy order residency preempt stale lost lost_within threads check spin_limit"
+        ),
         *_fields(U32, "time_limit_ms threadgroup_limit stack_kb allow_simdgroup_spin"),
         ("allow_inactive_lanes", U32),
     ]

@@ -218,7 +218,7 @@ class Kernel:
         for name in poison:
             if name not in known:
                 raise LaunchError(f"poison: {name!r} is no buffer; there are: {', '.join(known)}")
-        for flag in ("preempt", "count_only"):
+        for flag in ("preempt", "stale", "count_only"):
             if getattr(options, flag) and not self.library.checked:
                 raise LaunchError(f"{flag}: needs a library built with checked=True")
         if poison and not self.library.checked:
@@ -257,7 +257,9 @@ def native_options(o: Options, checked: bool) -> abi.Options:
         order=ORDERS.index(o.order),
         residency=o.residency,
         preempt=o.preempt,
+        stale=o.stale,
         lost=o.lost,
+        lost_within=o.lost_within,
         threads=o.threads,
         check=check,
         spin_limit=o.spin_limit,

@@ -22,11 +22,13 @@ class Options:
 
     seed: of everything random. schedule: a key of SCHEDULES. order: in which order threadgroups
     start (ORDERS). residency: threadgroups in flight at once, 0 for as many as make 65,536 threads.
-    preempt: checked builds also switch at one in so many plain accesses, 0 for never. lost: so
-    many threadgroups, picked by the seed, stop running for good after a while. threads: OS
-    threads; above 1 nothing may be explored or checked. time_limit: seconds, 0 for none.
-    spin_limit: unchanged polls, for each thread that can run, before a livelock is reported; above
-    the shader's own bounds, if it has any.
+    preempt: checked builds also switch at one in so many plain accesses, 0 for never. stale: in
+    checked builds one in so many atomic loads may see an older value, 0 for none. lost: so
+    many threadgroups, picked by the seed, stop running for good, each before it has done
+    `lost_within` atomics, barriers and pre-emptions. threads: OS threads; above 1 nothing may be
+    explored or checked. time_limit: seconds, 0 for none. spin_limit: unchanged polls, for each
+    thread that can run, before a livelock is reported; above the shader's own bounds, if it has
+    any.
     threadgroup_limit: bytes of threadgroup memory. stack: bytes for each thread.
     allow_simdgroup_spin, allow_inactive_lanes: do not report these. count_only: a checked build
     counts but does not check.
@@ -37,7 +39,9 @@ class Options:
     order: str = "forward"
     residency: int = 0
     preempt: int = 0
+    stale: int = 0
     lost: int = 0
+    lost_within: int = 32
     threads: int = 1
     time_limit: float = 60.0
     spin_limit: int = 100_000
@@ -53,7 +57,9 @@ class Options:
         _whole("seed", self.seed, 0, 2**64 - 1)
         _whole("residency", self.residency, 0, 2**31)
         _whole("preempt", self.preempt, 0, 2**31)
+        _whole("stale", self.stale, 0, 2**31)
         _whole("lost", self.lost, 0, 2**31)
+        _whole("lost_within", self.lost_within, 1, 2**31)
         _whole("threads", self.threads, 1, 256)
         _whole("spin_limit", self.spin_limit, 1, 2**31)
         _whole("threadgroup_limit", self.threadgroup_limit, 16, 2**24)
@@ -63,7 +69,7 @@ class Options:
         if self.threads > 1:
             explored = [
                 name
-                for name in ("schedule", "order", "preempt", "lost", "residency")
+                for name in ("schedule", "order", "preempt", "stale", "lost", "residency")
                 if getattr(self, name) != getattr(type(self), name)
             ]
             if explored:

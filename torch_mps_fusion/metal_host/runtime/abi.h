@@ -47,7 +47,9 @@ struct MhOptions {
   u32 order;              // MhOrder: in which order threadgroups start
   u32 residency;          // threadgroups in flight at once; 0: 65,536 threads
   u32 preempt;            // checked: also switch at one in so many plain accesses; 0: never
+  u32 stale;              // checked: one in so many atomic loads may see an older value; 0: none
   u32 lost;               // so many threadgroups, picked by the seed, stop running for good
+  u32 lost_within;        // before so many of their atomics, barriers and pre-emptions
   u32 threads;            // OS threads; above 1: no exploration, no checks
   u32 check;              // 0 nothing, 1 counters of the instrumented build, 2 all checks
   u32 spin_limit;         // unchanged polls for each thread that may run before a livelock

@@ -3,6 +3,7 @@
 #include "report.h"
 #include "schedule.h"
 #include "shadow.h"
+#include "versions.h"
 #include "wait.h"
 
 namespace mh {
@@ -78,6 +79,11 @@ u64 dispatch(void* p, u32 op, u32 type, u64 value, u64* expected, bool& wrote, b
   }
 }
 
+u64 newest(void* p, u32 type) {
+  bool wrote = false, changed = false;
+  return dispatch(p, MH_LOAD, type, 0, nullptr, wrote, changed);
+}
+
 // Has this thread read just this from there before? Looked up by equality only, since an order by
 // address would differ from run to run. A loop over more places than fit is left to the time limit.
 bool seen_before(Fiber* f, const void* p, u64 value) {
@@ -114,8 +120,15 @@ extern "C" u64 mh_atomic(void* p, u32 op, u32 type, u64 value, u64* expected) {
   u64 old = dispatch(p, op, type, value, expected, wrote, changed);
   f->entered = nullptr;
   if (S->checking()) {
-    if (op != MH_STORE) atomic_read(f, p);
+    if (op == MH_LOAD && S->o.stale)
+      old = load_version(f, p, old);
+    else if (op != MH_STORE)
+      atomic_read(f, p);
     if (wrote) atomic_written(f, p, op != MH_STORE);
+    if (S->o.stale && wrote)
+      note_version(f, p, old, newest(p, type));
+    else if (S->o.stale && op != MH_LOAD)
+      saw_newest(f, p);
   }
   bool repeated = op != MH_STORE && !changed && seen_before(f, p, old);
   if (!S->o.allow_simdgroup_spin && !S->shared_next) {

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "report.h"
@@ -65,6 +66,7 @@ void start_fiber(Group* g, Fiber& f, u32 index) {
   f.state = READY;
   f.spun = false;
   f.seen_count = 0;
+  f.versions.clear();
   f.poll = {};
   f.entered = nullptr;
   f.read_place = f.read_pc = f.last_place = f.last_pc = nullptr;
@@ -131,7 +133,7 @@ void start(Group* g, u32 number) {
   g->threads = g->live = cut.x * cut.y * cut.z;
   g->arrived = 0;
   bool loses = std::find(S->lost.begin(), S->lost.end(), number) != S->lost.end();
-  g->lost_after = loses ? S->random() % 32 : ~0u;
+  g->lost_after = loses ? S->random() % std::max(1u, S->o.lost_within) : ~0u;
   g->budget = S->o.policy == MH_UNFAIR && S->o.seed ? 2 + S->random() % (2u << S->random() % 5) : 2;
   start_simds(g);
   start_memory(g);

@@ -153,7 +153,7 @@ void run_threads(Scheduler& s, Watchdog& dog) {
 }  // namespace mh
 
 using namespace mh;
-extern "C" u32 mh_abi_version() { return 1; }
+extern "C" u32 mh_abi_version() { return 2; }
 
 extern "C" u32 mh_launch(const MhLaunch* launch, MhCounts* counts, MhBufferCounts* per_buffer,
                          char* text, u32 capacity) {

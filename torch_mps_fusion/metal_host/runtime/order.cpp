@@ -57,8 +57,11 @@ void fence(Fiber* f, u32 flags, u32 scope) {
 
 void atomic_read(Fiber* f, const void* place) {
   auto found = S->releases.find(place);
-  if (found == S->releases.end()) return;
-  for (Release& r : found->second)
+  if (found != S->releases.end()) take_releases(f, found->second);
+}
+
+void take_releases(Fiber* f, const std::vector<Release>& releases) {
+  for (const Release& r : releases)
     if (r.domain == domain(f, r.scope)) join(f->order.pending[r.scope], r.clocks);
 }
 

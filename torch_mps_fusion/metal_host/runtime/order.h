@@ -10,6 +10,7 @@ namespace mh {
 void meet(Fiber** fibers, u32 count, u32 flags);  // a barrier of these threads
 void fence(Fiber* f, u32 flags, u32 scope);
 void atomic_read(Fiber* f, const void* place);
+void take_releases(Fiber* f, const std::vector<Release>& releases);
 void atomic_written(Fiber* f, const void* place, bool read_too);
 // did what thread `id` (thread + 1) did at its time `time` happen before what f does now?
 inline bool before(u32 id, u32 time, const Fiber* f, Space space) {

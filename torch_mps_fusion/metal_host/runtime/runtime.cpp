@@ -11,4 +11,5 @@
 #include "signals.cpp"
 #include "sync.cpp"
 #include "tsan.cpp"
+#include "versions.cpp"
 #include "wait.cpp"

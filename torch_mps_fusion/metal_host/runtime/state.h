@@ -27,6 +27,20 @@ struct Clocks {
   ClockPtr of[2];
   explicit operator bool() const { return of[0] || of[1]; }
 };
+struct Release {  // what an atomic carries to those that read it, one for each scope and domain
+  u8 scope;
+  u64 domain;
+  Clocks clocks;
+};
+struct Version {  // a value of an atomic, and what it carries
+  u64 value;
+  std::vector<Release> releases;
+  std::vector<std::pair<u32, u32>> known;  // to thread + 1 from its time on: writer and readers
+};
+struct Versions {  // the last ones; `base`: how many are forgotten
+  u64 base = 0;
+  std::vector<Version> list;
+};
 struct Seen {  // an atomic as a thread last read it
   const void* place;
   u64 value;
@@ -59,6 +73,7 @@ struct Fiber {
   MhThread thread;
   std::unique_ptr<Seen[]> seen;
   u32 seen_count;
+  std::unordered_map<const void*, u64> versions;  // the newest that it has seen
   Poll poll;
   const void* entered;  // where the kernel called the runtime, while it is in an atomic
   const void *read_place, *read_pc;  // the last plain or atomic read, for spin detection
@@ -153,11 +168,6 @@ struct Group {  // a threadgroup in flight; reused for later ones
 struct Fault {
   std::string kind, message;
 };
-struct Release {  // what an atomic carries to those that read it, one for each scope and domain
-  u8 scope;
-  u64 domain;
-  Clocks clocks;
-};
 constexpr size_t NOWHERE = ~size_t(0);
 
 struct Scheduler {
@@ -188,6 +198,7 @@ struct Scheduler {
   std::vector<Region> regions;
   Region* last_region = nullptr;
   std::unordered_map<const void*, std::vector<Release>> releases;
+  std::unordered_map<const void*, Versions> versions;
   std::unordered_map<u64, u32> reported;
   char *code_lo = nullptr, *code_hi = nullptr;
 
