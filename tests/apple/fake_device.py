@@ -245,7 +245,7 @@ class Device:
         self.ops.synchronize()
 
     def reset(self) -> None:
-        """After a fault: drops what is encoded and has not run, drains the pools that it left open."""
+        """After a fault: drops what is encoded and has not run, drains the pools left open."""
         self.ops.reset()
 
     def live(self, cls: str = "") -> int:
