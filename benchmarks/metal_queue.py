@@ -191,6 +191,7 @@ class MetalQueue:
             self.pipeline(d.family, d.kernel, d.constants, indirect=indirect)
             for d in program.dispatches
         ]
+        given = {**program.tables, **given}
         storages: dict[int, Any] = {}
         for b in program.buffers:
             data = given.get(b.name)

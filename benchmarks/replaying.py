@@ -23,7 +23,7 @@ class RecordedList:
         for b in program.buffers:
             size = max(16, *(x.bytes for x in program.buffers if x.storage == b.storage))
             self.storages.setdefault(b.storage, np.zeros(size + 16, np.uint8))
-        self.restore(given)
+        self.restore({**program.tables, **given})
 
     def restore(self, given: Mapping[str, bytes]) -> None:
         """Writes tensors by buffer name, as before a first replay."""

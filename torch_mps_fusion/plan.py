@@ -6,6 +6,7 @@ meta device.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,19 @@ class Tasks:
         """(counter, what is added to it) of each signal."""
         return self.edges[task.first_signal : task.first_signal + task.n_signals]
 
+    def table(self) -> bytes:
+        """What the kernel reads: TaskRecord and TaskEdge of shaders/include/tasks.h."""
+        words = [
+            word
+            for r in self.records
+            for word in (
+                TASK_STAGES.index(r.stage), r.tile, r.part, r.first_wait, r.n_waits,
+                r.first_signal, r.n_signals, 0,
+            )
+        ]  # fmt: skip
+        words += [word for edge in self.edges for word in edge]
+        return struct.pack(f"={len(words)}I", *words)
+
     def lines(self) -> list[str]:
         """Their lines of a listing."""
         return (
@@ -146,6 +160,12 @@ class Program:
     dispatches: list[Dispatch]
     calls: str = ""
     minimum_bytes: int = 0
+
+    @property
+    def tables(self) -> dict[str, bytes]:
+        """The contents of buffers that the op fills itself, by name."""
+        found = [d.tasks.table() for d in self.dispatches if d.tasks]
+        return {"tasks": found[0]} if found else {}
 
     @property
     def kernels(self) -> list[Dispatch]:

@@ -174,14 +174,15 @@ def test_state_of_another_dtype_is_refused(layer, x):
         layer(x, layer.new_state(2).to(dtype=torch.bfloat16))
 
 
-def test_needed_gradient_is_refused_rather_than_dropped(layer, x):
-    with pytest.raises(ValueError, match="grad"):
-        layer(x.requires_grad_())
-    with torch.no_grad():
-        layer(x)
+def test_a_gradient_flows_without_a_state_and_is_refused_with_one(layer, x):
     layer.out_proj.weight.requires_grad_()
-    with pytest.raises(ValueError, match="grad"):
-        layer(x.detach())
+    layer(x.requires_grad_()).sum().backward()
+    assert x.grad.abs().sum() > 0 and layer.out_proj.weight.grad.abs().sum() > 0
+    for given in (x, x.detach()):  # the op in place has no gradient
+        with pytest.raises(ValueError, match="grad"):
+            layer(given, layer.new_state(2))
+    with torch.no_grad():
+        layer(x, layer.new_state(2))
 
 
 def test_L1_state_dict_round_trip(layer, config, x):
