@@ -136,8 +136,15 @@ def test_B5_more_than_65536_convolution_channels_in_a_batch():
 # ----------------------------------------------------------------------------- real shapes, bytes
 
 
-@pytest.mark.parametrize("rows", [1, 8])
-@pytest.mark.parametrize("name", REAL)
+def real_cases():
+    """Each shape, and each number of rows at the smallest; the others take long."""
+    for name in REAL:
+        for rows in (1, 8):
+            long = (name, rows) in (("9b", 1), ("27b", 8))
+            yield pytest.param(name, rows, marks=pytest.mark.long if long else ())
+
+
+@pytest.mark.parametrize("name, rows", real_cases())
 def test_real_shapes(name, rows):
     """Error, bits, and every byte of the big operands: weights and state read once, state written
     once. The counting build runs the same kernels with the same results."""

@@ -66,6 +66,12 @@ def _words() -> dict[str, int]:
     return {name: int(value) for name, value in found}
 
 
+def _control_and_counters() -> list[tuple[Tensor, Tensor]]:
+    """The blocks of each program that has run on CPU tensors."""
+    blocks = torch.ops.mps_fusion._task_blocks("cpu")
+    return list(zip(blocks[::2], blocks[1::2], strict=True))
+
+
 def _signed(value: int) -> int:
     value %= WORD
     return value - WORD if value >= WORD // 2 else value
@@ -205,14 +211,14 @@ def call_of(variant: str, dtype: str, batch: int, tokens: int, workers: int) -> 
         states = call.fresh()
         for _ in range(2):
             call.expected.append(tuple(t.clone() for t in call.run("packed", states)))
-        for block in torch.ops.mps_fusion._task_blocks("cpu"):
-            block.zero_()
-        _check_plain(call, variant, call.fresh(), call.expected[0], "the plain launch")
         words = _words()
-        blocks = torch.ops.mps_fusion._task_blocks("cpu")
-        pairs = zip(blocks[::2], blocks[1::2], strict=True)
+        for control, counters in _control_and_counters():
+            counters.zero_()
+            control.zero_()
+            control[words["ControlDone"]] = 1  # nothing is under way
+        _check_plain(call, variant, call.fresh(), call.expected[0], "the plain launch")
         call.control, call.counters = next(
-            pair for pair in pairs if int(pair[1][words["CounterEpoch"]]) == 1
+            pair for pair in _control_and_counters() if int(pair[1][words["CounterEpoch"]]) == 1
         )
         program = plan.plan_layer(
             hidden, *call.arguments, *call.states, mask, **keywords, variant=variant,

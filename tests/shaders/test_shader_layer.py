@@ -235,6 +235,7 @@ def test_splits_at_a_real_shape():
         assert_equal((output, *second.results[1:]), whole.results)
 
 
+@pytest.mark.long
 def test_more_tokens_than_16_bits_count():
     """65,600 tokens in one call, with three blocks of tokens in one variant."""
     case = make_case(
