@@ -168,12 +168,16 @@ _LIMITED = re.compile(
 )
 
 
+_CONSTANT = re.compile(r"constant\s+constexpr\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;")
+
+
 def thread_limits(text: str, functions: Mapping[str, str]) -> dict[str, int]:
     """The largest threadgroup by host name, where a template's attribute gives it.
 
     functions: by host name the instance, "core<float, 128, 128, 2>".
     """
     found = {}
+    constants = _CONSTANT.findall(text)
     attributes = {name: (given, limit) for given, limit, name in _LIMITED.findall(text)}
     for host, instance in functions.items():
         name, _, values = instance.rstrip("> ").partition("<")
@@ -182,6 +186,8 @@ def thread_limits(text: str, functions: Mapping[str, str]) -> dict[str, int]:
         given, limit = attributes[name.strip()]
         for parameter, value in zip(given.split(","), values.split(","), strict=True):
             limit = re.sub(rf"\b{parameter.split()[-1]}\b", value.strip(), limit)
+        for constant, value in constants:
+            limit = re.sub(rf"\b{constant}\b", value, limit)
         if not re.fullmatch(r"[\d\s*/+()-]+", limit):
             raise ValueError(f"thread limit of {host}: {limit}")
         found[host] = int(eval(limit.replace("/", "//")))  # digits and operators only
