@@ -144,7 +144,7 @@ def real_cases():
             yield pytest.param(name, rows, marks=pytest.mark.long if long else ())
 
 
-@pytest.mark.parametrize("name, rows", real_cases())
+@pytest.mark.parametrize("name, rows", list(real_cases()))
 def test_real_shapes(name, rows):
     """Error, bits, and every byte of the big operands: weights and state read once, state written
     once. The counting build runs the same kernels with the same results."""

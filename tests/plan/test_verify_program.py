@@ -338,7 +338,7 @@ def touch_of_what_is_only_read(p, tasks):
         ("bounds", touch_without_end),
         ("bounds", touch_of_what_is_only_read),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_launches_and_tables(rule, change):
     mutant = layer(*SMALL["tiled"])
