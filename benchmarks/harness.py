@@ -7,6 +7,7 @@ after: an arm that is wrong is not timed, and one that gives other bits afterwar
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import sys
@@ -70,6 +71,11 @@ class Measured:
 
     def compare(self, a: str, b: str, band: float = NOISE_BAND) -> Comparison:
         return compare(self.samples, a, b, control=self.control, band=band, seed=self.seed)
+
+
+def options_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Keywords of `measure` that every command takes from its command line."""
+    return {"order": options.order, "seed": options.seed, "deadline": options.deadline}
 
 
 def measure(

@@ -74,6 +74,11 @@ def arm(
     }
 
 
+def of_shaders(device: str) -> str:
+    """The backend of a receipt whose Metal kernels ran for tensors of that device."""
+    return "cpu-emulation" if device == "cpu" else device
+
+
 def new(
     options: argparse.Namespace,
     backend: str,

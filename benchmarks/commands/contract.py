@@ -265,7 +265,7 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         failed += [f"{name}: {verdict.detail}"] if verdict.kept is False else []
     yield receipts.new(
         options,
-        "cpu-emulation" if options.device == "cpu" else options.device,
+        receipts.of_shaders(options.device),
         scope="layer",
         tier=1,
         rows=ROWS,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import receipts
-from ..harness import Arm, check, measure
+from ..harness import Arm, check, measure, options_of
 from ..timers import HostClock
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -76,10 +76,8 @@ def cell(name: str, options: argparse.Namespace) -> receipts.Receipt:
         [Arm(a, lambda m=models[a]: generate(m, ids, options.new)) for a in ("fused", "original")],
         HostClock(),
         rounds=options.rounds or (2 if options.smoke else 7),
-        order=options.order,
-        seed=options.seed,
         warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     c = measured.compare("fused", "original")
     print(

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_mps_fusion.explain import aligned
 
 from .. import probes, receipts
-from ..harness import Arm, measure
+from ..harness import Arm, measure, options_of
 from ..metal_queue import MetalQueue
 from ..numeric_classes import bf16_ulps, histogram
 
@@ -189,10 +189,8 @@ def timed(
         arms,
         queue,
         rounds=options.rounds or 21,
-        order=options.order,
-        seed=options.seed,
         warm_up_s=options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     for record in records:
         print(f"{record['name']:<24} {measured.median(record['name']) * 1e6:9.2f} us")

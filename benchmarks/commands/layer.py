@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_mps_fusion.explain import aligned
 
 from .. import emulation, facts, gates, receipts
-from ..harness import Arm, Measured, check, copies, measure
+from ..harness import Arm, Measured, check, copies, measure, options_of
 from ..layers import SHAPES, Fla, Layer, Linears, Ours, Shape, fla_is_here, ours
 from ..layers import Arm as LayerArm
 from ..metal_queue import MetalQueue
@@ -158,10 +158,8 @@ def timed_receipt(
         to_measure,
         timer,
         rounds=options.rounds or (3 if options.smoke else 21),
-        order=options.order,
-        seed=options.seed,
         warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     replay = "CUDA graph" if kind == "cuda" else "plain calls"
     records = [record(arm, layer, rows, replay=replay) for arm in arms]
@@ -268,10 +266,8 @@ def queue_receipt(
         to_measure,
         queue,
         rounds=options.rounds or (3 if options.smoke else 21),
-        order=options.order,
-        seed=options.seed,
         warm_up_s=options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     print_table(measured, to_measure[0].name)
     return receipts.new(

@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     print("K split: `ksplit` (tolerance). Above the row threshold aten's products: tolerance.")
     yield receipts.new(
         options,
-        "cpu-emulation" if options.device == "cpu" else options.device,
+        receipts.of_shaders(options.device),
         scope="layer",
         tier=1,
         rows=ROWS,

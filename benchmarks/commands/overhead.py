@@ -18,7 +18,7 @@ from torch.utils.benchmark import Timer as TorchTimer
 from torch_mps_fusion.explain import aligned
 
 from .. import receipts
-from ..harness import Arm, measure
+from ..harness import Arm, measure, options_of
 from ..layers import SHAPES, Layer, Ours, ours
 from ..timers import HostClock
 from .layer import record
@@ -42,10 +42,8 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
             to_measure,
             HostClock(),
             rounds=options.rounds or (3 if options.smoke else 21),
-            order=options.order,
-            seed=options.seed,
-            deadline=options.deadline,
             warm_up_s=0.0 if options.smoke else 0.1,
+            **options_of(options),
         )
         cross = {a.name: crosscheck(to_measure[i]) for i, a in enumerate(arms)}
     lines = [("arm", "us a call", "of stock", "95 % interval", "aimed at", "")]

@@ -21,7 +21,7 @@ from torch_mps_fusion.explain import aligned
 from torch_mps_fusion.tolerances import error, tolerance
 
 from .. import emulation, facts, models, receipts
-from ..harness import Arm, check, measure
+from ..harness import Arm, check, measure, options_of
 from ..metal_queue import MetalQueue
 from ..timers import capture, for_torch
 
@@ -177,10 +177,8 @@ def timed(
         arms,
         timer,
         rounds=options.rounds or 11,
-        order=options.order,
-        seed=options.seed,
         warm_up_s=options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     lines = [(f"{name} {shared['rows']} rows", "median us", "payload GB/s")]
     for a in arms:

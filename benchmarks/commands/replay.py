@@ -15,7 +15,7 @@ import torch
 
 from .. import facts, receipts
 from ..errors import GateFailed
-from ..harness import Arm, measure
+from ..harness import Arm, measure, options_of
 from ..layers import SHAPES, Layer, Ours, ours
 from ..metal_queue import MetalQueue, memory_bytes
 from ..replaying import RecordedList
@@ -99,12 +99,7 @@ def paired(
     modes: dict[str, str],
 ) -> receipts.Receipt:
     """GPU times of both works, and host times of submitting each."""
-    keywords = {
-        "rounds": options.rounds or 21,
-        "order": options.order,
-        "seed": options.seed,
-        "deadline": options.deadline,
-    }
+    keywords = {"rounds": options.rounds or 21, **options_of(options)}
     measured = measure(
         [Arm(n, w, 16) for n, w in works.items()],
         gpu,

@@ -18,7 +18,7 @@ from torch_mps_fusion import reference
 from torch_mps_fusion.tolerances import error, tolerance
 
 from .. import receipts
-from ..harness import Arm, Measured, check, measure
+from ..harness import Arm, Measured, check, measure, options_of
 from ..timers import HostClock
 
 NUM_K_HEADS, NUM_V_HEADS, HEAD_DIM = 16, 32, 128
@@ -105,10 +105,8 @@ def timed(x: Inputs, options: argparse.Namespace) -> Measured:
         arms,
         HostClock(),
         rounds=options.rounds or (3 if options.smoke else 15),
-        order=options.order,
-        seed=options.seed,
         warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
 
 

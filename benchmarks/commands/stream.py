@@ -18,7 +18,7 @@ from torch_mps_fusion.explain import aligned
 
 from .. import facts, probes, receipts
 from ..errors import GateFailed
-from ..harness import Arm, measure
+from ..harness import Arm, measure, options_of
 from ..metal_queue import MetalQueue
 
 PATTERNS = ("striped", "interleaved16", "blocked-interleaved16x4")
@@ -131,21 +131,17 @@ def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
         [Arm(name, work) for name, work in works.items()],
         queue,
         rounds=2,
-        order=options.order,
-        seed=options.seed,
         warm_up_s=options.warm_up_gpu_seconds,
-        deadline=options.deadline,
         control=False,
+        **options_of(options),
     )
     best = min(sweep.samples, key=sweep.minimum)
     final = measure(
         [Arm("chosen", works[best])],
         queue,
         rounds=options.repeats,
-        order=options.order,
-        seed=options.seed,
         warm_up_s=options.warm_up_gpu_seconds,
-        deadline=options.deadline,
+        **options_of(options),
     )
     for record in records:
         record["samples_s"] = sweep.samples[record["name"]]
