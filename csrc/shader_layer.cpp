@@ -388,7 +388,8 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
   // An emulated kernel that faults is an error of this call. On a device it is one of a later call,
   // and nothing can be put back then.
   const auto execute_or_restore = [&] {
-    a.in_place&& hidden.is_cpu() ? or_restore({conv.out, state.out}, execute) : execute();
+    if (!a.in_place || !hidden.is_cpu()) return execute();
+    or_restore({conv.out, state.out}, execute);
   };
   const plan::Program& first = programs.front().program;
   const plan::TaskProgram* const tasks = tasks_of(first);  // of so few rows that it is the only one

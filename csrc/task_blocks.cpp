@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "errors.h"
+#include "plan/order.h"
 
 namespace tmf {
 namespace {
@@ -44,11 +45,9 @@ std::unique_ptr<TaskBlocks> make(const plan::TaskProgram& program, const std::st
       TaskBlocks{program, tables.to(device), at::zeros({counters}, words), control});
 }
 
-std::string named(const plan::TaskProgram& program, uint32_t task) {
-  constexpr std::array<const char*, 4> kStages{"in_proj", "head", "conv_state", "out_proj"};
-  if (task >= program.records.size()) return text("task ", task);
-  const TaskRecord& r = program.records[task];
-  return text("task ", task, " (", kStages.at(r.stage), ", tile ", r.tile, ", part ", r.part, ")");
+// A control block of the caller's may say anything.
+std::string task_name(const plan::TaskProgram& program, uint32_t task) {
+  return task < program.records.size() ? plan::named(program, task) : text("task ", task);
 }
 
 std::vector<Tensor> control_and_counters(std::string_view device) {
@@ -111,7 +110,7 @@ std::string failure(const TaskBlocks& blocks, const Tensor& control) {
   const auto word = [&](ControlWord w) {
     return static_cast<uint32_t>(words.const_data_ptr<int32_t>()[w]);
   };
-  const std::string task = named(blocks.program, word(kControlTask));
+  const std::string task = task_name(blocks.program, word(kControlTask));
   switch (word(kControlStatus)) {
     case kStatusWell:
       if (word(kControlDone) != 0) return "";
