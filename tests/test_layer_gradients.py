@@ -89,7 +89,10 @@ def test_K1_gradcheck_over_segments():
         for t in operands(layer, make_hidden(TINY, 8, 66, F64), states)
     ]
     mask = torch.rand(8, 66, generator=torch.Generator().manual_seed(4)) > 0.2
-    call = lambda *t: ReferenceLayer.apply(mask, layer.keywords, *t)  # noqa: E731
+
+    def call(*t):
+        return ReferenceLayer.apply(mask, layer.keywords, *t)
+
     assert gradcheck(call, tensors, fast_mode=True)
 
 
@@ -233,7 +236,10 @@ def test_states_of_inference_mode_are_written_outside_of_it():
 def test_checkpointed_layer_gives_the_same_gradients():
     layer, hidden = make_layer(SMALL, torch.float32), make_hidden(SMALL, 1, 9, torch.float32)
     x = hidden.requires_grad_()
-    call = lambda x: run(layer)(x, *layer.weights)[0]  # noqa: E731
+
+    def call(x):
+        return run(layer)(x, *layer.weights)[0]
+
     [plain] = torch.autograd.grad(call(x).square().sum(), x)
     again = torch.utils.checkpoint.checkpoint(call, x, use_reentrant=False)
     assert torch.equal(torch.autograd.grad(again.square().sum(), x)[0], plain)

@@ -7,6 +7,7 @@ on the caller's states in place, so that the dispatch that commits them is part 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -232,7 +233,7 @@ def run(s: Schedule) -> str:
     """How the launch ended: one of KINDS[s.kind]. Raises Violation for every other end."""
     call = call_of(s.variant, s.dtype, s.batch, s.tokens, s.workers)
     options = s.options()
-    fields = {k: getattr(options, k) for k in options.__dataclass_fields__}
+    fields = dataclasses.asdict(options)
     with _setting(_geometry(s.workers, s.spins)):
         states = call.fresh(s.states == "slots", s.epoch % 2)
         _prepare(call, s, states)

@@ -135,6 +135,7 @@ def parse(text: str) -> Schedule:
             raise ValueError(f"{name}: got {value!r}; accepted: a whole number") from None
     if "variant" not in given:
         raise ValueError(f"schedule: got {text!r}; accepted: a text with variant=")
+    # Every value has the type of its field: `known` made it.
     return Schedule(**given)  # type: ignore[arg-type]
 
 
