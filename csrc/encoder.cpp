@@ -5,7 +5,9 @@ namespace tmf {
 void encode(const plan::Program& program, const std::vector<BufferView>& buffers,
             Encoder& encoder) {
   for (const plan::Dispatch& dispatch : program.dispatches) {
-    if (dispatch.barrier_before) encoder.barrier();
+    if (dispatch.barrier_before) {
+      program.overlap ? encoder.overlapping_barrier() : encoder.barrier();
+    }
     encoder.set_kernel(dispatch.kernel);
     for (const plan::Argument& argument : dispatch.arguments) {
       if (argument.buffer < 0) {

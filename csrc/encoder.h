@@ -23,6 +23,9 @@ class Encoder {
   virtual void set_bytes(uint32_t index, const void* data, uint32_t size) = 0;
   virtual void dispatch(const std::array<uint32_t, 3>& grid, uint32_t threads) = 0;
   virtual void barrier() = 0;
+  // Before the next dispatch, whose kernel waits itself: the same as `barrier` unless a device can
+  // start it early.
+  virtual void overlapping_barrier() { barrier(); }
 };
 
 // Encodes every dispatch of the program, none of which may be a product; `buffers` are the

@@ -352,7 +352,8 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       const plan::Geometry geometry =
           plan::change(plan::geometry_for(device, call.io), key.geometry);
       return plan::plan_chunks(call, device, geometry,
-                               plan::cuts_of(name_of(variant), geometry.own_norm));
+                               plan::cuts_of(name_of(variant), geometry.own_norm,
+                                             plan::core_in_parts(geometry)));
     });
   });
   const std::vector<plan::ChunkProgram>& programs = *kept;

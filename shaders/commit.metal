@@ -5,6 +5,7 @@
 // Launch: 256 threads; grid (ceil(max(B C W, B Hv Dk Dv / 4) / 256)). No threadgroup memory.
 // Who: thread i copies element i of conv and word i of state.
 #include "include/kernel.h"
+#include "include/overlap.h"
 #include "include/tasks.h"
 
 template <typename T, int THREADS>
@@ -13,6 +14,7 @@ template <typename T, int THREADS>
     device const float4* state [[buffer(2)]], device T* conv_out [[buffer(3)]],
     device float* state_out [[buffer(4)]], constant CommitArgs& args [[buffer(5)]],
     uint i [[thread_position_in_grid]]) {
+  inputs_ready();
   if (control[kControlDone] == 0) return;
   if (i < args.batch * args.channels * args.width) {
     const uint t = i % args.width, c = i / args.width % args.channels;

@@ -6,6 +6,7 @@
 // B). Who: an output belongs to one thread; the conv state is only read.
 #include "include/conv.h"
 #include "include/kernel.h"
+#include "include/overlap.h"
 
 template <typename T, int THREADS>
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void conv(
@@ -13,6 +14,8 @@ template <typename T, int THREADS>
     device const T* conv_in [[buffer(2)]], device const uchar* mask [[buffer(3)]],
     device T* C [[buffer(4)]], constant GdnArgs& args [[buffer(5)]],
     uint3 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]) {
+  next_may_start();
+  inputs_ready();
   const uint channel = tg.y * THREADS + tid, b = tg.z, t0 = args.first + tg.x * BLOCK;
   if (channel >= args.conv_channels) return;
   const ConvInput<T, device const T*> in =

@@ -6,6 +6,7 @@
 #include "include/gated_norm.h"
 #include "include/kernel.h"
 #include "include/middle.h"
+#include "include/overlap.h"
 
 template <typename T, int DK, int DV>
 [[kernel, max_total_threads_per_threadgroup(256)]] void gated_norm_stage(
@@ -14,6 +15,8 @@ template <typename T, int DK, int DV>
     device T* G [[buffer(4)]], constant GdnArgs& args [[buffer(5)]],
     uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+  next_may_start();
+  inputs_ready();
   constexpr int N = DV / 32;
   typedef device const typename Run<T, N>::type* InRun;
   const uint i = tg.x * 8 + sg, t = args.first + i / args.v_heads, h = i % args.v_heads;

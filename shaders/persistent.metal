@@ -13,6 +13,7 @@
 // A launch that fails leaves outputs undefined, the committed states whole and kControlStatus set.
 // metal_host: msl 3.2
 #include "include/kernel.h"
+#include "include/overlap.h"
 #include "include/worker.h"
 
 template <typename T, int DK, int DV, int NT, int U, bool PIPE>
@@ -36,6 +37,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   constexpr int RPL = DV / 32;
   typedef coherent(device) device const uint4* Words;
   threadgroup WorkerMemory<DK, DV, NT> mem;
+  inputs_ready();
   if (tid == 0) {
     mem.epoch = peek(counters + kCounterEpoch);
     mem.ticket[0] = draw(counters, mem.epoch * (args.tasks + workers));

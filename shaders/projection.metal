@@ -22,7 +22,7 @@ inline void projection_tiles(constant ProjectionArgs& args, device const uint4* 
                              uint group, uint tid, uint sg, uint lane) {
   for (uint tile = group * NT; tile < args.tiles; tile += args.groups * NT) {
     if (tile != group * NT) threadgroup_barrier(mem_flags::mem_threadgroup);
-    projection_sums<T, NT, SG, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, Nothing());
+    projection_sums<T, NT, SG, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, Inputs());
     threadgroup_barrier(mem_flags::mem_threadgroup);
     projection_store<T, NT>(args, tile, n_rows, Y, kResidual, residual, mem, tid, 32 * SG);
   }
@@ -39,7 +39,9 @@ template <typename T, int NT, int SG, int U, bool PIPE>
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup ProjectionMemory<NT> mem;
+  next_may_start();
   if (kWritesConvState && tg.x >= args.groups) {
+    inputs_ready();
     const uint channels = gdn.conv_channels;
     const uint i = (tg.x - args.groups) * 32 * SG + tid, b = i / channels, c = i % channels;
     if (tg.y == 0 && b < gdn.batch)
@@ -48,6 +50,7 @@ template <typename T, int NT, int SG, int U, bool PIPE>
           conv_out + long(b) * gdn.conv_out_batch + long(c) * gdn.conv_out_channel);
     return;
   }
+  tile_ahead<T, NT, SG>(args, tg.x * NT, W, sg, lane);
   const uint first = 8 * tg.y, n_rows = min(8u, args.rows - first);
   const uint row_words = args.x_stride * sizeof(T) / 16, pair_words = sizeof(T) / 2;
   const uint row = min(lane_row(lane), n_rows - 1);
@@ -55,6 +58,7 @@ template <typename T, int NT, int SG, int U, bool PIPE>
   device T* y = Y + ulong(first) * args.y_stride;
   device const T* r = residual + ulong(first) * args.r_stride;
   if (kNorm) {
+    inputs_ready();
     rows_squares<T, SG>(args.k / 32, n_rows, x, mem.squares, sg, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     NormedRows<T, device const uint4*> rows;

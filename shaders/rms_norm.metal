@@ -4,6 +4,7 @@
 // Who: a row belongs to one threadgroup.
 #include "include/abi.h"
 #include "include/kernel.h"
+#include "include/overlap.h"
 #include "include/rows.h"
 
 template <typename T, int THREADS>
@@ -13,6 +14,8 @@ template <typename T, int THREADS>
     uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float squares[SEGMENTS];
+  next_may_start();
+  inputs_ready();
   constexpr uint WORDS = sizeof(T) / 2;
   device const uint4* x = X + ulong(row) * (args.x_stride / 8 * WORDS);
   device uint4* y = Y + ulong(row) * (args.y_stride / 8 * WORDS);

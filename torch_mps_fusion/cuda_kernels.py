@@ -49,7 +49,7 @@ def file_name(kernel: Kernel) -> str:
         constants,
         compiler.folder_digest(compiler.SHIM),
         *((compiler.HERE / f"{m}.py").read_text() for m in ("ptx", "rewrite", "source", "build")),
-        str(shaders.threads(name)),
+        f"{shaders.threads(name)} {shaders.resident(name)}",
         VERSION,
     )
     return f"{name}-{key}.ptx"
@@ -79,6 +79,7 @@ def write(kernel: Kernel, path: Path) -> str:
     flat = host_kernels.text(family)
     values: dict[str | int, object] = {c.index: 0 for c in source.function_constants(flat)}
     values.update(host_kernels.parse_constants(constants).items())
+    resident = shaders.resident(name)
     with _lock:
         try:
             module = ptx.build(
@@ -89,6 +90,7 @@ def write(kernel: Kernel, path: Path) -> str:
                 kernels=[name],
                 by_value=True,
                 threads={name: shaders.threads(name)},
+                resident={} if resident is None else {name: resident},
             )
         except CompileError as error:
             raise CompileError(

@@ -154,12 +154,14 @@ class Dispatch:
 
 @dataclass
 class Program:
-    """A list of dispatches over buffers; `minimum_bytes` is what any implementation moves."""
+    """A list of dispatches over buffers; `minimum_bytes` is what any implementation moves;
+    `overlap`: a dispatch may start before those in front of it are done, and waits itself."""
 
     buffers: list[Buffer]
     dispatches: list[Dispatch]
     calls: str = ""
     minimum_bytes: int = 0
+    overlap: bool = False
 
     @property
     def tables(self) -> dict[str, bytes]:
@@ -184,7 +186,8 @@ class Program:
 
     def listing(self) -> str:
         """The text that `parse` reads."""
-        lines = [
+        lines = ["overlap"] if self.overlap else []
+        lines += [
             f"buffer {b.name} {b.storage} {b.bytes} {b.role} {int(b.given)}" for b in self.buffers
         ]
         for d in self.dispatches:
@@ -216,7 +219,9 @@ def parse(listing: str) -> Program:
     program = Program([], [])
     for line in listing.splitlines():
         kind, *words = line.split()
-        if kind == "buffer":
+        if kind == "overlap":
+            program.overlap = True
+        elif kind == "buffer":
             name, storage, size, role, given = words
             program.buffers.append(Buffer(name, int(storage), int(size), role, given == "1"))
         elif kind == "dispatch":

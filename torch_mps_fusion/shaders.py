@@ -90,8 +90,19 @@ def defines(name: str) -> dict[str, int]:
 def threads(name: str) -> int:
     """Threads of a threadgroup of the kernel."""
     parsed = parse_name(name)
-    if parsed.op == "rule":
+    if "s" in parsed.tile:
         return 32 * parsed.tile["s"]
     if parsed.op == "core":
         return 8 * parsed.tile["dv"] // parsed.tile["r"]
     return 256
+
+
+def resident(name: str) -> int | None:
+    """Threadgroups of the kernel that a core is to hold at once, where a compiler shares out
+    registers by it (PTX); None where it knows better."""
+    parsed = parse_name(name)
+    if parsed.op == "persistent":
+        return 2
+    if parsed.op in ("core", "rule"):
+        return max(1, 512 // threads(name))
+    return None

@@ -73,7 +73,7 @@ BlockGradients block_backward(const Block& b, const std::optional<Places>& place
     }
     for (int64_t j = 0; j < taps; ++j) {
       seen_by_tap(d_window, j).addcmul_(d_sum, tap(j));
-      d_weight.select(1, j).copy_(d_sum.mul(seen_by_tap(window, j)).sum({0, 2}));
+      d_weight.select(1, j).copy_(d_sum.mul(seen_by_tap(window, j)).sum(at::IntArrayRef{0, 2}));
     }
   }
   if (b.grad_state.defined()) {

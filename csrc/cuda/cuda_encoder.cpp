@@ -31,8 +31,15 @@ void CudaEncoder::set_bytes(uint32_t index, const void* data, uint32_t size) {
 
 void CudaEncoder::dispatch(const std::array<uint32_t, 3>& grid, uint32_t threads) {
   void* parameters[] = {&arguments_};
-  const Result result = driver()->launch(loaded_->function, grid[0], grid[1], grid[2], threads, 1,
-                                         1, 0, stream_, parameters, nullptr);
+  LaunchAttribute early;
+  const LaunchConfig config{.grid = {grid[0], grid[1], grid[2]},
+                            .block = {threads, 1, 1},
+                            .stream = stream_,
+                            .attributes = &early,
+                            .attribute_count = early_ ? 1u : 0u};
+  const Result result = driver()->launch(&config, loaded_->function, parameters, nullptr);
+  launched_ = true;
+  early_ = false;
   if (result == 0) return;
   check(result, text("launching ", kernel_->name, " as ", grid[0], " x ", grid[1], " x ", grid[2],
                      " threadgroups of ", threads));

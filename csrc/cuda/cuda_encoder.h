@@ -1,4 +1,7 @@
-// Dispatches as launches on a stream, which orders them: a barrier is nothing.
+// Dispatches as launches on a stream, which orders them: a barrier is nothing. Where dispatches may
+// overlap, one behind a barrier is launched as a programmatic dependent of the one before it: it
+// may start once all threadgroups of that one have called next_may_start(), and waits itself. The
+// first of a program starts when all earlier work is done, whatever that work was.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -16,6 +19,7 @@ class CudaEncoder final : public Encoder {
   void set_bytes(uint32_t index, const void* data, uint32_t size) override;
   void dispatch(const std::array<uint32_t, 3>& grid, uint32_t threads) override;
   void barrier() override {}
+  void overlapping_barrier() override { early_ = launched_; }
 
  private:
   Kernels& kernels_;
@@ -24,6 +28,7 @@ class CudaEncoder final : public Encoder {
   const plan::Kernel* kernel_ = nullptr;
   const LoadedKernel* loaded_ = nullptr;
   Arguments arguments_{};
+  bool launched_ = false, early_ = false;
 };
 
 // Refuses what the device would not take, before anything is launched.

@@ -22,6 +22,24 @@ constexpr int kMaxThreads = 0;
 constexpr int kErrorLog = 5, kErrorLogBytes = 6;
 // CUstreamCaptureMode
 constexpr int kCaptureRelaxed = 2;
+// CUlaunchAttributeID
+constexpr unsigned kProgrammaticStreamSerialization = 6;
+
+// CUlaunchAttribute, with the one value that we give.
+struct LaunchAttribute {
+  unsigned id = kProgrammaticStreamSerialization;
+  alignas(8) int value = 1;
+  std::byte rest[60]{};
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+// CUlaunchConfig
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes = 0;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
 
 struct Driver {
   Result (*init)(unsigned);
@@ -38,8 +56,7 @@ struct Driver {
   Result (*module_function)(Function*, Module, const char*);
   Result (*function_attribute)(int*, int, Function);
   Result (*capture_mode)(int*);
-  Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   Stream, void**, void**);
+  Result (*launch)(const LaunchConfig*, Function, void**, void**);
 };
 
 // The driver, opened and started on first use; null where that fails, see `why_no_driver`.

@@ -119,6 +119,10 @@ class Builder {
     d.estimate_us = estimate_us(device_, bytes_of(d), groups, cycles);
   }
 
+  Builder& overlap(bool on) {
+    program_.overlap = on;
+    return *this;
+  }
   Program take() { return std::move(program_); }
 
  private:

@@ -1,7 +1,10 @@
 #include "check.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "constants.h"
+#include "shaders/include/abi.h"
 #include "verify.h"
 
 namespace tmf::plan {
@@ -26,6 +29,18 @@ bool may_alias(const std::string& family, uint32_t read, uint32_t write) {
          (family == "gated_norm" && read == 0 && write == 4);
 }
 
+// What a kernel reads before it has called inputs_ready(): see shaders/include/overlap.h.
+bool asked_ahead(const Dispatch& d, uint32_t index) {
+  const std::string& family = d.kernel.family;
+  if (family == "projection") return index == 0;
+  if (family != "core" && family != "rule") return false;
+  if (family == "core" && index == 5) return true;
+  GdnArgs g{};
+  const std::vector<std::byte>& bytes = d.arguments.back().bytes;
+  if (bytes.size() == sizeof g) std::memcpy(&g, bytes.data(), sizeof g);
+  return index == (family == "core" ? 6 : 5) && g.first == 0;
+}
+
 class Dependences {
  public:
   explicit Dependences(const Program& program) : program_(program) {
@@ -34,6 +49,7 @@ class Dependences {
       storages_ = std::max(storages_, b.storage + 1);
     }
     since_barrier_.resize(storages_);
+    written_.resize(storages_);
     last_written_as_.assign(storages_, -1);
   }
 
@@ -59,12 +75,14 @@ class Dependences {
       if (a.buffer < 0 || a.access == Access::none) continue;
       if (reads(a.access)) check_read(i, a);
       check_ordered(i, a);
+      if (program_.overlap && reads(a.access) && asked_ahead(d, a.index)) check_ahead(i, a);
     }
     check_inside(i);
     for (const Argument& a : d.arguments) {
       if (a.buffer < 0 || a.access == Access::none) continue;
       since_barrier_[buffer(a).storage].push_back({i, &a, writes(a.access)});
       if (!writes(a.access)) continue;
+      written_[buffer(a).storage].push_back({i, &a, true});
       holds_[a.buffer] = true;
       last_written_as_[buffer(a).storage] = a.buffer;
     }
@@ -89,6 +107,14 @@ class Dependences {
       errors_.push_back(named(i) + (writes(a.access) ? " writes " : " reads ") + buffer(a).name +
                         ", which " + named(before.dispatch) + (before.write ? " wrote" : " reads") +
                         ", without a barrier between");
+    }
+  }
+
+  void check_ahead(size_t i, const Argument& a) {
+    for (const Touch& before : written_[buffer(a).storage]) {
+      if (!overlap(a, *before.argument)) continue;
+      errors_.push_back(named(i) + " asks ahead for " + buffer(a).name + ", which " +
+                        named(before.dispatch) + " wrote");
     }
   }
 
@@ -126,7 +152,7 @@ class Dependences {
   const Program& program_;
   uint32_t storages_ = 0;
   std::vector<bool> holds_;  // by buffer
-  std::vector<std::vector<Touch>> since_barrier_;
+  std::vector<std::vector<Touch>> since_barrier_, written_;
   std::vector<int32_t> last_written_as_;
   std::vector<std::string> errors_;
 };

@@ -13,7 +13,8 @@ namespace tmf::plan {
 // them writes and their ranges overlap; a barrier must lie between them. A buffer that holds
 // nothing before the program must be written before it is read, and must not be read any more once
 // its storage was written under another name. Inside a dispatch, only pairs that the kernel allows
-// may share memory with a write; dispatches with tasks are verify_tasks' to judge.
+// may share memory with a write; dispatches with tasks are verify_tasks' to judge. Where dispatches
+// may overlap, none asks ahead for what an earlier one wrote.
 std::vector<std::string> check_dependences(const Program& program);
 
 // What each kernel touches, worked out from the argument structs and the kernel's name as

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kTiles{"nt1u2p", "nt1u4", "nt1u4p", "nt2u2p"};
 constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
-constexpr std::array<std::string_view, 2> kCores{"r2", "r4"};
+constexpr std::array<std::string_view, 5> kCores{"r2", "r4", "r1s4", "r1s8", "r2s4"};
 constexpr std::array<std::string_view, 2> kNorms{"inside", "own"};
 
 struct Row {
@@ -71,9 +71,14 @@ Geometry change(Geometry g, std::string_view text) {
       g.workers = small(key, value);
     } else if (key == "spins") {
       g.spins = small(key, value);
+    } else if (key == "overlap") {
+      g.overlap = Settings::number("geometry: overlap", value, 0, 1) != 0;
+    } else if (key == "ahead") {
+      g.ahead = small(key, value);
     } else {
       throw Refusal("geometry", "'" + key + "'",
-                    "tile, groups, groups_per_core, rule, core, norm, block, workers, spins");
+                    "tile, groups, groups_per_core, rule, core, norm, block, workers, spins, overlap, "
+                    "ahead");
     }
   }
   return g;

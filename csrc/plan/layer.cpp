@@ -50,7 +50,9 @@ class LayerPlanner {
  public:
   LayerPlanner(const LayerCall& call, const DeviceSpec& device, const Geometry& geometry,
                const Cuts& cuts)
-      : c_(call), device_(device), geometry_(geometry), cuts_(cuts), builder_(device) {}
+      : c_(call), device_(device), geometry_(geometry), cuts_(cuts), builder_(device) {
+    builder_.overlap(geometry.overlap);
+  }
 
   Program plan() {
     check_limits(c_);

@@ -84,6 +84,7 @@ std::string to_hex(const std::byte* data, size_t size) {
 
 std::string to_listing(const Program& program) {
   std::ostringstream out;
+  if (program.overlap) out << "overlap\n";
   for (const Buffer& b : program.buffers) {
     out << "buffer " << b.name << ' ' << b.storage << ' ' << b.bytes << ' '
         << kRoles[static_cast<size_t>(b.role)] << ' ' << b.given << '\n';
@@ -121,7 +122,9 @@ Program from_listing(std::string_view text) {
     in >> kind;
     const bool inside = kind == "constant" || kind == "view" || kind == "bytes" || kind == "tasks";
     if (inside && program.dispatches.empty()) throw Refusal("listing", line, "a dispatch first");
-    if (kind == "buffer") {
+    if (kind == "overlap") {
+      program.overlap = true;
+    } else if (kind == "buffer") {
       Buffer b;
       in >> b.name >> b.storage >> b.bytes >> name >> b.given;
       b.role = static_cast<Role>(index_in(kRoles, name));

@@ -19,9 +19,9 @@ ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint6
           .r_stride = u32(n),
           .groups = 0,
           .eps = c.eps,
+          .ahead = 0,
           .reserved0 = 0,
-          .reserved1 = 0,
-          .reserved2 = 0};
+          .reserved1 = 0};
 }
 
 // Memory of a worker: that of a head and that of a projection task, side by side.

@@ -1,6 +1,7 @@
 // Convolution, gates, rule and gated norm of one value head of one sequence, by one threadgroup of
-// 8 Dv / RPL threads that waits for no other. The state stays in registers over all tokens.
-// The conv state is only read: heads that share a key head read the same one.
+// 8 Dv / RPL threads that waits for no other (core_task); or of some columns of a head, without the
+// gated norm (part_task). The state stays in registers over all tokens.
+// The conv state is only read: heads that share a key head, and parts of a head, read the same one.
 #pragma once
 #include "conv.h"
 #include "gated_norm.h"
@@ -26,24 +27,36 @@ struct CoreBuffers {
   device const uchar* mask;
 };
 
-// q, k and v of a block into mem.rule, a channel a thread.
-template <typename T, int DK, int DV, typename PY>
-inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h, uint b,
-                      uint t0, uint n, threadgroup CoreMemory<DK, DV>& mem, uint tid,
-                      uint threads) {
+// q, k and `COLUMNS` columns of v, from `first` on, of a block into mem, a channel a thread.
+template <typename T, int DK, int DV, int COLUMNS, typename PY>
+inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
+                      uint first, uint b, uint t0, uint n,
+                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint threads) {
   const Columns at = columns_of<DK, DV>(args);
   const uint hk = key_head(args, h);
-  for (uint c = tid; c < 2 * DK + DV; c += threads) {
+  for (uint c = tid; c < 2 * DK + COLUMNS; c += threads) {
     const uint which = c < DK ? 0 : c < 2 * DK ? 1 : 2;
     const uint channel = which == 0   ? hk * DK + c
                          : which == 1 ? at.k + hk * DK + (c - DK)
-                                      : at.v + h * DV + (c - 2 * DK);
-    threadgroup float* to = which == 0   ? (threadgroup float*)mem.rule.q[0] + c
-                            : which == 1 ? (threadgroup float*)mem.rule.k[0] + (c - DK)
-                                         : mem.rule.v[0] + (c - 2 * DK);
+                                      : at.v + h * DV + first + (c - 2 * DK);
+    threadgroup float* to = which == 0   ? (threadgroup float*)mem.q[0] + c
+                            : which == 1 ? (threadgroup float*)mem.k[0] + (c - DK)
+                                         : mem.v[0] + (c - 2 * DK);
     const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel);
-    conv_block<T, PY>(args, source, in.conv_weight, channel, t0, n, to, which == 2 ? DV : DK);
+    conv_block<T, PY>(args, source, in.conv_weight, channel, t0, n, to, which == 2 ? COLUMNS : DK);
   }
+}
+
+// The gates of a block of tokens, by the last threads, which have the least to do in core_conv.
+template <typename T, int DK, int DV, int COLUMNS, typename PY>
+inline void core_gates(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY y, uint h,
+                       uint b, uint t0, uint n, threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid,
+                       uint threads) {
+  const uint t = tid - (threads - BLOCK);
+  if (tid < threads - BLOCK || t >= n) return;
+  const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, columns_of<DK, DV>(args), in.A_log,
+                               in.dt_bias, h);
+  mem.scalars[t] = float4(g.x, g.y, 0.0f, live(args, in.mask, b, t0 + t) ? 1.0f : 0.0f);
 }
 
 // Unit q and k and their product, a token a SIMD group.
@@ -96,12 +109,8 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     for (uint i = 0; i < TURNS; ++i)
       if (i * SIMDS + sg < n)
         z[i] = ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane];
-    if (tid >= THREADS - BLOCK && tid - (THREADS - BLOCK) < n) {
-      const uint t = tid - (THREADS - BLOCK);
-      const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, at, in.A_log, in.dt_bias, h);
-      mem.rule.scalars[t] = float4(g.x, g.y, 0.0f, live(args, in.mask, b, t0 + t) ? 1.0f : 0.0f);
-    }
-    core_conv<T, DK, DV>(args, in, Y, h, b, t0, n, mem, tid, THREADS);
+    core_gates<T, DK, DV>(args, in, y, h, b, t0, n, mem.rule, tid, THREADS);
+    core_conv<T, DK, DV>(args, in, Y, h, 0, b, t0, n, mem.rule, tid, THREADS);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -127,4 +136,37 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   }
   rows_store<DK, DV, RPL>(
       r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head, column, j);
+}
+
+// Columns [first, first + COLUMNS) of a head, without the gated norm: O [B*T][Hv][Dv], rounded.
+template <typename T, int DK, int DV, int RPL, int COLUMNS, typename M, typename Ready>
+inline void part_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint h, uint first,
+                      uint b, typename M::template in<T> Y, typename M::template out<T> O,
+                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint sg, uint lane,
+                      thread const Ready& ready) {
+  constexpr uint THREADS = COLUMNS * LANES / RPL;
+  const uint j = lane % LANES, local = (sg * (32 / LANES) + lane / LANES) * RPL;
+  Rows<DK, RPL> r;
+  if (kStateGiven)
+    rows_load<DK, DV, RPL>(
+        r, in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head,
+        first + local, j);
+  else
+    rows_zero<DK, RPL>(r);
+  wait_for(ready, 0);
+  for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
+    const uint n = min(BLOCK, args.first + args.count - t0);
+    const ulong row = ulong(b) * args.tokens + t0;
+    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, mem, tid, THREADS);
+    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, mem, tid, THREADS);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    core_unit<DK>(mem, args.q_scale, n, sg, THREADS / 32, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    rule_block<T, DK, RPL>(r, mem, local, j, n, O + (row * args.v_heads + h) * DV + first,
+                           args.v_heads * DV);
+    if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  rows_store<DK, DV, RPL>(
+      r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head,
+      first + local, j);
 }

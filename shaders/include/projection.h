@@ -6,6 +6,7 @@
 // PIPE: the next U steps are loaded before the products of these.
 // Fragment rows beyond the last read the last row again: nothing diverges, rows never mix.
 #pragma once
+#include "overlap.h"
 #include "rows.h"
 
 constant bool kNorm [[function_constant(200)]];      // the rows of X are normalised
@@ -104,6 +105,21 @@ inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint ti
     batch_weights<T, NT, 1, L>(b, w, tile_stride, step);
     batch_rows<T, NT, 1, L>(b, rows, step);
     batch_mma<T, NT, 1, L>(acc, b, rows);
+  }
+}
+
+// Asks for the first weights of NT tiles, as many as args.ahead says, by one lane a segment.
+template <typename T, int NT, int SG>
+inline void tile_ahead(constant ProjectionArgs& args, uint tile, device const uint4* W, uint sg,
+                       uint lane) {
+  if (args.ahead == 0 || lane != 0) return;
+  const uint steps = args.k / 32, tile_stride = 2 * steps * tile_words<T>();
+  for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
+    const uint first = segment_begin(steps, s);
+    const uint count = min(args.ahead, segment_begin(steps, s + 1) - first);
+    for (uint t = 0; t < NT && count > 0; ++t)
+      ask_ahead(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
+                2 * count * tile_words<T>());
   }
 }
 

@@ -28,7 +28,7 @@ def program(variant, setting=SETTINGS[1], rows=(2, 9), geometry="", **options) -
 PROGRAMS = {
     f"{variant}{geometry}{' in place' if in_place else ''}": (variant, geometry, in_place)
     for variant in VARIANTS
-    for geometry in ("", ";block=4")
+    for geometry in ("", ";block=4", ";block=4;overlap=1;ahead=2;norm=own", ";core=r1s4")
     for in_place in (False, True)
 }
 
@@ -43,7 +43,8 @@ def sound(request) -> plan.Program:
 
 def is_free(p, i):
     """A block's convolution depends on nothing that the last block's gated norm did."""
-    return i > 0 and (p.dispatches[i - 1].stage, p.dispatches[i].stage) == ("gated_norm", "conv")
+    stages = [d.stage for d in p.dispatches]
+    return i > 0 and (stages[i - 1], stages[i]) in (("gated_norm", "conv"),)
 
 
 def test_every_barrier_is_needed(sound):

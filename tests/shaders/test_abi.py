@@ -12,7 +12,7 @@ import pytest
 TABLE = {
     "ProjectionArgs": (
         48,
-        "k n tiles rows x_stride y_stride r_stride groups eps reserved0 reserved1 reserved2",
+        "k n tiles rows x_stride y_stride r_stride groups eps ahead reserved0 reserved1",
     ),
     "GdnArgs": (
         96,

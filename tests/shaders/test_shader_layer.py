@@ -52,7 +52,15 @@ def test_variants_agree_with_float64_and_bitwise_with_each_other(dtype, rows, se
                 Geometry(block=3),
             ],
         ),
-        (Shape(96, 1, 2, 128, 128), [Geometry(rule="r2s4", core="r4")]),
+        (
+            Shape(96, 1, 2, 128, 128),
+            [
+                Geometry(rule="r2s4", core="r4"),
+                Geometry(core="r1s4"),
+                Geometry(core="r1s8", block=3),
+                Geometry(core="r2s4"),
+            ],
+        ),
     ],
 )
 def test_launch_geometry_does_not_touch_the_bits(variant, shape, geometries):

@@ -87,6 +87,7 @@ def build(
     kernels: Sequence[str] | None = None,
     by_value: bool = False,
     threads: Mapping[str, int] | None = None,
+    resident: Mapping[str, int] | None = None,
 ) -> Module:
     """Compiles a .metal file to PTX.
 
@@ -94,6 +95,8 @@ def build(
     is compiled instead of the file.  kernels: the host names of those that are wanted; else all.
     by_value: `constant T&` arguments are bytes of the launch's parameter, not buffers.
     threads: launch bounds by host name, where the text's own depend on a template.
+    resident: by host name, how many threadgroups a multiprocessor is to hold at once; registers are
+    shared out accordingly.
     CompileError when the text is refused, when there is no compiler, and when the file calls
     mathematical functions and there is no libdevice to take them from.
     """
@@ -116,7 +119,7 @@ def build(
     ptx = re.sub(r"\bmh_entry_(\w+)", r"\1", ptx)
     _refuse_unlinked(ptx, path)
     bounds = {e.host: e.decl.max_threads or (threads or {}).get(e.host) for e in entries}
-    ptx = _bounded(ptx, bounds)
+    ptx = _bounded(ptx, bounds, resident or {})
     made = {
         e.host: PtxKernel(
             e.host, e.decl, bounds[e.host], _static_bytes(ptx, e.host), values[e.host]
@@ -189,7 +192,7 @@ def _refuse_unlinked(ptx: str, path: str) -> None:
         )
 
 
-def _bounded(ptx: str, bounds: Mapping[str, int | None]) -> str:
+def _bounded(ptx: str, bounds: Mapping[str, int | None], resident: Mapping[str, int]) -> str:
     """Launch bounds for the kernels that have them.
 
     They let ptxas spend the registers that so many threads leave, on loads in flight for one.
@@ -201,6 +204,8 @@ def _bounded(ptx: str, bounds: Mapping[str, int | None]) -> str:
         if head is None:
             raise CompileError(f"kernel {name} is not in the PTX that was made of it")
         bound = f".maxntid {threads}, 1, 1\n"
+        if name in resident:
+            bound += f".minnctapersm {resident[name]}\n"
         ptx = ptx[: head.end()] + bound + ptx[head.end() :]
     return ptx
 
