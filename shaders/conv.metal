@@ -15,12 +15,14 @@ template <typename T, int THREADS>
     device T* C [[buffer(4)]], constant GdnArgs& args [[buffer(5)]],
     uint3 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]) {
   next_may_start();
-  inputs_ready();
+  if (args.first + tg.x > 0) inputs_ready();  // tokens before the block are read
   const uint channel = tg.y * THREADS + tid, b = tg.z, t0 = args.first + tg.x * BLOCK;
-  if (channel >= args.conv_channels) return;
+  if (channel >= args.conv_channels) return inputs_ready();
   const ConvInput<T, device const T*> in =
       conv_input<T, device const T*>(args, Y, conv_in, mask, b, channel);
-  conv_block<T>(args, in, weight, channel, t0, min(BLOCK, args.first + args.count - t0),
+  const ConvTaps taps = conv_taps(args, in, weight, channel, t0);
+  inputs_ready();
+  conv_block<T>(args, in, taps, t0, min(BLOCK, args.first + args.count - t0),
                 C + (ulong(b) * args.tokens + t0) * args.conv_channels + channel,
                 args.conv_channels);
 }

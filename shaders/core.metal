@@ -68,9 +68,9 @@ template <typename T, int DK, int DV, int RPL, int SG>
                                             sg, lane, Inputs());
 }
 
-#define TMF_FOR_DIMS(dk, dv)                                                  \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r2__group", core, dk, dv, 2)         \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r4__group", core, dk, dv, 4)         \
+#define TMF_FOR_DIMS(dk, dv)                                                    \
+  TMF_KERNELS("core", "dk" #dk "dv" #dv "r2__group", core, dk, dv, 2)           \
+  TMF_KERNELS("core", "dk" #dk "dv" #dv "r4__group", core, dk, dv, 4)           \
   TMF_KERNELS("core", "dk" #dk "dv" #dv "r1s4__group", core_part, dk, dv, 1, 4) \
   TMF_KERNELS("core", "dk" #dk "dv" #dv "r1s8__group", core_part, dk, dv, 1, 8) \
   TMF_KERNELS("core", "dk" #dk "dv" #dv "r2s4__group", core_part, dk, dv, 2, 4)

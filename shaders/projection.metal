@@ -22,9 +22,11 @@ inline void projection_tiles(constant ProjectionArgs& args, device const uint4* 
                              uint group, uint tid, uint sg, uint lane) {
   for (uint tile = group * NT; tile < args.tiles; tile += args.groups * NT) {
     if (tile != group * NT) threadgroup_barrier(mem_flags::mem_threadgroup);
+    const Output<NT> o = output_of<NT>(args, tile, n_rows, tid);
+    const T r = residual_of<T>(args, o, kResidual, residual);
     projection_sums<T, NT, SG, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, Inputs());
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    projection_store<T, NT>(args, tile, n_rows, Y, kResidual, residual, mem, tid, 32 * SG);
+    projection_store<T>(args, o, Y, kResidual, r, mem, tid);
   }
 }
 
@@ -79,6 +81,9 @@ TMF_KERNELS("projection", "nt1u2p__group", projection, 1, 8, 2, true)
 #if TMF_TILES(1, 4)
 TMF_KERNELS("projection", "nt1u4__group", projection, 1, 8, 4, false)
 TMF_KERNELS("projection", "nt1u4p__group", projection, 1, 8, 4, true)
+#endif
+#if TMF_TILES(1, 8)
+TMF_KERNELS("projection", "nt1u8__group", projection, 1, 8, 8, false)
 #endif
 #if TMF_TILES(2, 2)
 TMF_KERNELS("projection", "nt2u2p__group", projection, 2, 8, 2, true)

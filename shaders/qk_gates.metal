@@ -38,8 +38,8 @@ template <typename T, int DK, int DV>
   // gates know no key head: an equal share of the value heads, whatever the map
   const uint share = args.v_heads / args.k_heads;
   for (uint h = hk * share + lane; h < (hk + 1) * share; h += 32)
-    gates[row * args.v_heads + h] =
-        gates_of<T>(Y + row * args.y_stride, columns_of<DK, DV>(args), A_log, dt_bias, h);
+    gates[row * args.v_heads + h] = gates_of<T>(Y + row * args.y_stride, columns_of<DK, DV>(args),
+                                                gate_rates<T>(A_log, dt_bias, h), h);
 }
 
 #define TMF_FOR_DIMS(dk, dv) TMF_KERNELS("qk_gates", "dk" #dk "dv" #dv "__simd", qk_gates, dk, dv)

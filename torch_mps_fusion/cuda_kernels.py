@@ -36,6 +36,7 @@ HEAD_MAPS = ("block", "tiled")
 _STATES = ((True, True), (True, False), (False, False))  # prior ones, in place
 Kernel = tuple[str, str, str]  # family, name, constants as "200=1,300=0"
 
+NORM = 200  # function constant: the projection normalises its rows
 _HEADER = re.compile(r"// by value:((?: \d+)*)\n")
 _lock = threading.Lock()
 
@@ -49,10 +50,15 @@ def file_name(kernel: Kernel) -> str:
         constants,
         compiler.folder_digest(compiler.SHIM),
         *((compiler.HERE / f"{m}.py").read_text() for m in ("ptx", "rewrite", "source", "build")),
-        f"{shaders.threads(name)} {shaders.resident(name)}",
+        f"{shaders.threads(name)} {_resident(name, constants)}",
         VERSION,
     )
     return f"{name}-{key}.ptx"
+
+
+def _resident(name: str, constants: str) -> int | None:
+    norm = host_kernels.parse_constants(constants).get(NORM, 0)
+    return shaders.resident(name, norm=bool(norm))
 
 
 def find(family: str, name: str, constants: str) -> tuple[str, str]:
@@ -79,7 +85,7 @@ def write(kernel: Kernel, path: Path) -> str:
     flat = host_kernels.text(family)
     values: dict[str | int, object] = {c.index: 0 for c in source.function_constants(flat)}
     values.update(host_kernels.parse_constants(constants).items())
-    resident = shaders.resident(name)
+    resident = _resident(name, constants)
     with _lock:
         try:
             module = ptx.build(

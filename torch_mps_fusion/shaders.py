@@ -97,12 +97,15 @@ def threads(name: str) -> int:
     return 256
 
 
-def resident(name: str) -> int | None:
+def resident(name: str, norm: bool = False) -> int | None:
     """Threadgroups of the kernel that a core is to hold at once, where a compiler shares out
-    registers by it (PTX); None where it knows better."""
+    registers by it (PTX); None where it knows better. norm: a projection normalises its rows."""
     parsed = parse_name(name)
-    if parsed.op == "persistent":
+    if parsed.op == "projection":
+        loads = parsed.tile["nt"] * parsed.tile["u"] * (2 if "p" in parsed.tile else 1)
+        return (3 if norm else 4) if loads == 4 else 2
+    if parsed.op in ("persistent", "conv"):
         return 2
-    if parsed.op in ("core", "rule"):
+    if parsed.op in ("core", "rule", "rms_norm"):
         return max(1, 512 // threads(name))
     return None

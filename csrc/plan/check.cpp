@@ -32,9 +32,10 @@ bool may_alias(const std::string& family, uint32_t read, uint32_t write) {
 // What a kernel reads before it has called inputs_ready(): see shaders/include/overlap.h.
 bool asked_ahead(const Dispatch& d, uint32_t index) {
   const std::string& family = d.kernel.family;
-  if (family == "projection") return index == 0;
+  if (family == "projection") return index == 0 || index == 3;
+  if (family == "conv") return index == 1 || index == 2;
   if (family != "core" && family != "rule") return false;
-  if (family == "core" && index == 5) return true;
+  if (family == "core" && index >= 1 && index <= 5) return true;
   GdnArgs g{};
   const std::vector<std::byte>& bytes = d.arguments.back().bytes;
   if (bytes.size() == sizeof g) std::memcpy(&g, bytes.data(), sizeof g);

@@ -21,7 +21,7 @@ struct Geometry {
   uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
   uint32_t spins = 50000;         // polls after which one of its waits gives up
   bool overlap = false;           // dispatches of a call may overlap, see shaders/include/overlap.h
-  uint32_t ahead = 0;             // steps of 32 k a segment that projections ask for meanwhile
+  uint32_t ahead = 0;             // steps of 32 k a segment that the output projection asks for then
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);

@@ -27,7 +27,7 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
                             .r_stride = residual ? u32(p.n) : 0,
                             .groups = groups,
                             .eps = p.eps,
-                            .ahead = geometry.ahead,
+                            .ahead = conv ? geometry.ahead : 0,
                             .reserved0 = 0,
                             .reserved1 = 0};
   builder

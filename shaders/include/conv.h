@@ -39,31 +39,69 @@ inline int conv_before(constant GdnArgs& args, thread const ConvInput<T, PY>& in
   return t;
 }
 
-// Convolves tokens [t0, t0 + n) of a channel, n <= BLOCK; out[i * stride] is token t0 + i. Masked
-// tokens are left out: neither read nor written.
-template <typename T, typename PY, typename PO>
-inline void conv_block(constant GdnArgs& args, thread const ConvInput<T, PY>& in,
-                       device const T* weight, uint channel, uint t0, uint n, PO out, uint stride) {
-  float w[TAPS], x[TAPS];
-  int at = t0;
+// What the convolution of a channel takes from before token t0: weights, and the last inputs.
+struct ConvTaps {
+  float w[TAPS], x[TAPS - 1];
+};
+// With t0 = 0 nothing of Y or the mask is read. Loads are asked for together where they can be.
+template <typename T, typename PY>
+inline ConvTaps conv_taps(constant GdnArgs& args, thread const ConvInput<T, PY>& in,
+                          device const T* weight, uint channel, uint t0) {
+  ConvTaps c;
+  const int missing = TAPS - int(args.conv_taps);  // leading taps that are zero
+  T w[TAPS], x[TAPS - 1] = {T(0.0f), T(0.0f), T(0.0f)};
 #pragma unroll
-  for (int m = TAPS - 1; m >= 0; --m) {
-    const int tap = m + int(args.conv_taps) - TAPS;
-    w[m] = tap >= 0 ? float(weight[channel * args.conv_taps + tap]) : 0.0f;
-    if (m == TAPS - 1) continue;
-    at = conv_before(args, in, at);
-    x[m] = tap >= 0 ? float(conv_at(args, in, at)) : 0.0f;
+  for (int m = 0; m < TAPS; ++m) w[m] = weight[channel * args.conv_taps + max(m - missing, 0)];
+  if (t0 == 0) {
+    if (kConvGiven && args.conv_width > 0)
+#pragma unroll
+      for (int m = 0; m < TAPS - 1; ++m) {
+        const int entry = max(int(args.conv_width) - (TAPS - 1) + m, 0);
+        x[m] = in.state[long(entry) * args.conv_in_time];
+      }
+  } else if (!kMask && t0 >= TAPS - 1) {
+#pragma unroll
+    for (int m = 0; m < TAPS - 1; ++m) x[m] = in.y[ulong(t0 - (TAPS - 1) + m) * args.y_stride];
+  } else {
+    int at = t0;
+#pragma unroll
+    for (int m = TAPS - 2; m >= 0; --m) {
+      at = conv_before(args, in, at);
+      if (m >= missing) x[m] = conv_at(args, in, at);
+    }
   }
+#pragma unroll
+  for (int m = 0; m < TAPS; ++m) c.w[m] = m >= missing ? float(w[m]) : 0.0f;
+#pragma unroll
+  for (int m = 0; m < TAPS - 1; ++m) c.x[m] = m >= missing ? float(x[m]) : 0.0f;
+  return c;
+}
+
+// Convolves tokens [t0, t0 + n) of a channel, n <= BLOCK; out[i * stride] is token t0 + i. Masked
+// tokens are left out: neither read nor written. The last token stands for those beyond n, so that
+// all are asked for together.
+template <typename T, typename PY, typename PO>
+inline void conv_block(constant GdnArgs& args, thread const ConvInput<T, PY>& in, ConvTaps c,
+                       uint t0, uint n, PO out, uint stride) {
   // not conv_live and conv_at: these tokens never lie in the state, and the compiler cannot know
   const PY y = in.y + ulong(t0) * args.y_stride;
   device const uchar* mask = in.mask + long(t0) * args.mask_token;
+  bool there[BLOCK];
+  T fresh[BLOCK];
+#pragma unroll
+  for (uint i = 0; i < BLOCK; ++i)
+    there[i] = i < n && (!kMask || mask[long(min(i, n - 1)) * args.mask_token] != 0);
+#pragma unroll
+  for (uint i = 0; i < BLOCK; ++i)
+    if (!kMask || there[i]) fresh[i] = y[min(i, n - 1) * args.y_stride];
 #pragma unroll
   for (uint i = 0; i < BLOCK; ++i) {
-    if (i >= n || (kMask && mask[long(i) * args.mask_token] == 0)) continue;
-    x[3] = float(y[i * args.y_stride]);
-    const float s = rounded<T>(fma(w[3], x[3], fma(w[2], x[2], fma(w[1], x[1], w[0] * x[0]))));
+    if (!there[i]) continue;
+    const float x = float(fresh[i]);
+    const float s =
+        rounded<T>(fma(c.w[3], x, fma(c.w[2], c.x[2], fma(c.w[1], c.x[1], c.w[0] * c.x[0]))));
     out[i * stride] = T(silu(s));
-    x[0] = x[1], x[1] = x[2], x[2] = x[3];
+    c.x[0] = c.x[1], c.x[1] = c.x[2], c.x[2] = x;
   }
 }
 

@@ -27,35 +27,61 @@ struct CoreBuffers {
   device const uchar* mask;
 };
 
-// q, k and `COLUMNS` columns of v, from `first` on, of a block into mem, a channel a thread.
-template <typename T, int DK, int DV, int COLUMNS, typename PY>
-inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
-                      uint first, uint b, uint t0, uint n,
-                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint threads) {
+// What a thread needs of the channels of q, k and COLUMNS columns of v, `first` being the first of
+// these, that it convolves: c = tid, tid + THREADS, .. of 2 DK + COLUMNS.
+template <int DK, int COLUMNS, uint THREADS>
+struct CoreTaps {
+  ConvTaps of[(2 * DK + COLUMNS + THREADS - 1) / THREADS];
+};
+template <int DK, int DV>
+inline uint core_channel(constant GdnArgs& args, uint h, uint first, uint c) {
   const Columns at = columns_of<DK, DV>(args);
   const uint hk = key_head(args, h);
-  for (uint c = tid; c < 2 * DK + COLUMNS; c += threads) {
-    const uint which = c < DK ? 0 : c < 2 * DK ? 1 : 2;
-    const uint channel = which == 0   ? hk * DK + c
-                         : which == 1 ? at.k + hk * DK + (c - DK)
-                                      : at.v + h * DV + first + (c - 2 * DK);
-    threadgroup float* to = which == 0   ? (threadgroup float*)mem.q[0] + c
-                            : which == 1 ? (threadgroup float*)mem.k[0] + (c - DK)
-                                         : mem.v[0] + (c - 2 * DK);
+  return c < DK       ? hk * DK + c
+         : c < 2 * DK ? at.k + hk * DK + (c - DK)
+                      : at.v + h * DV + first + (c - 2 * DK);
+}
+template <typename T, int DK, int DV, int COLUMNS, uint THREADS, typename PY>
+inline void core_taps(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
+                      uint first, uint b, uint t0, thread CoreTaps<DK, COLUMNS, THREADS>& taps,
+                      uint tid) {
+#pragma unroll
+  for (uint i = 0; i * THREADS < 2 * DK + COLUMNS; ++i) {
+    const uint c = tid + i * THREADS;
+    if (c >= 2 * DK + COLUMNS) break;
+    const uint channel = core_channel<DK, DV>(args, h, first, c);
     const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel);
-    conv_block<T, PY>(args, source, in.conv_weight, channel, t0, n, to, which == 2 ? COLUMNS : DK);
+    taps.of[i] = conv_taps(args, source, in.conv_weight, channel, t0);
+  }
+}
+
+// q, k and v of a block into mem.
+template <typename T, int DK, int DV, int COLUMNS, uint THREADS, typename PY>
+inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
+                      uint first, uint b, uint t0, uint n,
+                      thread const CoreTaps<DK, COLUMNS, THREADS>& taps,
+                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid) {
+#pragma unroll
+  for (uint i = 0; i * THREADS < 2 * DK + COLUMNS; ++i) {
+    const uint c = tid + i * THREADS;
+    if (c >= 2 * DK + COLUMNS) break;
+    threadgroup float* to = c < DK       ? (threadgroup float*)mem.q[0] + c
+                            : c < 2 * DK ? (threadgroup float*)mem.k[0] + (c - DK)
+                                         : mem.v[0] + (c - 2 * DK);
+    const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b,
+                                                      core_channel<DK, DV>(args, h, first, c));
+    conv_block<T, PY>(args, source, taps.of[i], t0, n, to, c < 2 * DK ? DK : COLUMNS);
   }
 }
 
 // The gates of a block of tokens, by the last threads, which have the least to do in core_conv.
 template <typename T, int DK, int DV, int COLUMNS, typename PY>
 inline void core_gates(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY y, uint h,
-                       uint b, uint t0, uint n, threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid,
-                       uint threads) {
+                       uint b, uint t0, uint n, GateRates rates,
+                       threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint threads) {
   const uint t = tid - (threads - BLOCK);
   if (tid < threads - BLOCK || t >= n) return;
-  const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, columns_of<DK, DV>(args), in.A_log,
-                               in.dt_bias, h);
+  const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, columns_of<DK, DV>(args), rates, h);
   mem.scalars[t] = float4(g.x, g.y, 0.0f, live(args, in.mask, b, t0 + t) ? 1.0f : 0.0f);
 }
 
@@ -98,6 +124,9 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   else
     rows_zero<DK, RPL>(r);
   for (uint c = tid; c < DV; c += THREADS) mem.w[c] = float(in.norm_weight[c]);
+  const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
+  CoreTaps<DK, DV, THREADS> taps;
+  core_taps<T, DK, DV>(args, in, Y, h, 0, b, args.first, taps, tid);
   wait_for(ready, 0);
 
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
@@ -109,8 +138,9 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     for (uint i = 0; i < TURNS; ++i)
       if (i * SIMDS + sg < n)
         z[i] = ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane];
-    core_gates<T, DK, DV>(args, in, y, h, b, t0, n, mem.rule, tid, THREADS);
-    core_conv<T, DK, DV>(args, in, Y, h, 0, b, t0, n, mem.rule, tid, THREADS);
+    core_gates<T, DK, DV>(args, in, y, h, b, t0, n, rates, mem.rule, tid, THREADS);
+    if (t0 != args.first) core_taps<T, DK, DV>(args, in, Y, h, 0, b, t0, taps, tid);
+    core_conv<T, DK, DV>(args, in, Y, h, 0, b, t0, n, taps, mem.rule, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -153,12 +183,16 @@ inline void part_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
         first + local, j);
   else
     rows_zero<DK, RPL>(r);
+  const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
+  CoreTaps<DK, COLUMNS, THREADS> taps;
+  core_taps<T, DK, DV>(args, in, Y, h, first, b, args.first, taps, tid);
   wait_for(ready, 0);
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);
     const ulong row = ulong(b) * args.tokens + t0;
-    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, mem, tid, THREADS);
-    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, mem, tid, THREADS);
+    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, rates, mem, tid, THREADS);
+    if (t0 != args.first) core_taps<T, DK, DV>(args, in, Y, h, first, b, t0, taps, tid);
+    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, taps, mem, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     core_unit<DK>(mem, args.q_scale, n, sg, THREADS / 32, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);

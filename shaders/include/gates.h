@@ -16,12 +16,22 @@ inline float gate_parameter(device const uchar* p, uint i, bool is_float) {
   return is_float ? ((device const float*)p)[i] : float(((device const T*)p)[i]);
 }
 
+// A_log and dt_bias of a value head.
+struct GateRates {
+  float a_log, dt_bias;
+};
+template <typename T>
+inline GateRates gate_rates(device const uchar* A_log, device const uchar* dt_bias, uint h) {
+  GateRates r;
+  r.a_log = gate_parameter<T>(A_log, h, kFloatA);
+  r.dt_bias = gate_parameter<T>(dt_bias, h, kFloatDt);
+  return r;
+}
+
 // (decay, beta) of value head h; y: the row of its token.
 template <typename T, typename PY>
-inline float2 gates_of(PY y, Columns at, device const uchar* A_log, device const uchar* dt_bias,
-                       uint h) {
+inline float2 gates_of(PY y, Columns at, GateRates rates, uint h) {
   const float beta = rounded<T>(sigmoid(float(y[at.b + h])));
-  const float A = exp(gate_parameter<T>(A_log, h, kFloatA));
-  const float dt = float(y[at.a + h]) + gate_parameter<T>(dt_bias, h, kFloatDt);
-  return float2(exp(-A * softplus(dt)), beta);
+  const float dt = float(y[at.a + h]) + rates.dt_bias;
+  return float2(exp(-exp(rates.a_log) * softplus(dt)), beta);
 }

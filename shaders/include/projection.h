@@ -108,18 +108,20 @@ inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint ti
   }
 }
 
-// Asks for the first weights of NT tiles, as many as args.ahead says, by one lane a segment.
+// Asks for the first weights of NT tiles, as many as args.ahead says.
 template <typename T, int NT, int SG>
 inline void tile_ahead(constant ProjectionArgs& args, uint tile, device const uint4* W, uint sg,
                        uint lane) {
-  if (args.ahead == 0 || lane != 0) return;
+  if (args.ahead == 0) return;
   const uint steps = args.k / 32, tile_stride = 2 * steps * tile_words<T>();
   for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
     const uint first = segment_begin(steps, s);
-    const uint count = min(args.ahead, segment_begin(steps, s + 1) - first);
-    for (uint t = 0; t < NT && count > 0; ++t)
+    const uint count = min(args.ahead & 0xfff, segment_begin(steps, s + 1) - first);
+    for (uint t = 0; t < NT; ++t)
+      if (args.ahead & 0x1000) ask_bulk(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
+                2 * count * tile_words<T>(), lane); else
       ask_ahead(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
-                2 * count * tile_words<T>());
+                2 * count * tile_words<T>(), lane);
   }
 }
 
@@ -145,22 +147,38 @@ inline void projection_sums(uint k, uint tile, device const uint4* W, thread con
   }
 }
 
+// A thread stores one output of NT tiles of `rows` rows at most. Its residual may be asked for long
+// before; Y, residual: the first of the rows.
+template <int NT>
+struct Output {
+  uint row, n;
+  bool mine;
+};
+template <int NT>
+inline Output<NT> output_of(constant ProjectionArgs& args, uint tile, uint rows, uint tid) {
+  Output<NT> o;
+  o.row = tid / (16 * NT);
+  o.n = tile * 16 + tid % (16 * NT);
+  o.mine = o.row < rows && o.n < args.n;
+  return o;
+}
+template <typename T, int NT>
+inline T residual_of(constant ProjectionArgs& args, Output<NT> o, bool add,
+                     device const T* residual) {
+  return add && o.mine ? residual[ulong(o.row) * args.r_stride + o.n] : T(0.0f);
+}
+
 // Adds the segments and stores; with a residual, the rounded sum is added to it and rounded again.
-// Y, residual: the first of `rows` rows.
 template <typename T, int NT, typename PY>
-inline void projection_store(constant ProjectionArgs& args, uint tile, uint rows, PY Y, bool add,
-                             device const T* residual, threadgroup const ProjectionMemory<NT>& mem,
-                             uint tid, uint threads) {
-  for (uint i = tid; i < 16 * NT * rows; i += threads) {
-    const uint r = i / (16 * NT), c = i % (16 * NT), n = tile * 16 + c;
-    if (n >= args.n) continue;
-    float p[SEGMENTS];
+inline void projection_store(constant ProjectionArgs& args, Output<NT> o, PY Y, bool add,
+                             T residual, threadgroup const ProjectionMemory<NT>& mem, uint tid) {
+  if (!o.mine) return;
+  float p[SEGMENTS];
 #pragma unroll
-    for (int s = 0; s < SEGMENTS; ++s) p[s] = mem.part[s][r][c];
-    float y = rounded<T>(tree<SEGMENTS>(p));
-    if (add) y = float(residual[ulong(r) * args.r_stride + n]) + y;
-    Y[ulong(r) * args.y_stride + n] = T(y);
-  }
+  for (int s = 0; s < SEGMENTS; ++s) p[s] = mem.part[s][o.row][tid % (16 * NT)];
+  float y = rounded<T>(tree<SEGMENTS>(p));
+  if (add) y = float(residual) + y;
+  Y[ulong(o.row) * args.y_stride + o.n] = T(y);
 }
 
 // Sums of squares of the rows into `squares`; x: this lane's row from its first eight values on.
@@ -169,7 +187,7 @@ inline void rows_squares(uint steps, uint rows, PX x, threadgroup float (&square
                          uint sg, uint lane) {
 #pragma unroll 1
   for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
-    const float sum = segment_squares<T>(x, steps, s);
+    const float sum = segment_squares<T, 4>(x, steps, s);
     if (lane_pair(lane) == 0 && lane_row(lane) < rows) squares[s][lane_row(lane)] = sum;
   }
 }

@@ -32,18 +32,27 @@ inline Eight<T> eight_normed(thread const Eight<T>& x, thread const Eight<T>& w,
   return y;
 }
 
-// Sum of squares of segment s of a row; x: the row from this lane's first eight values on.
-template <typename T, typename P>
+// Sum of squares of segment s of a row; x: the row from this lane's first eight values on. U steps
+// are asked for together, the last one again where there are fewer.
+template <typename T, int U, typename P>
 inline float segment_squares(P x, uint steps, uint s) {
   float sum[4] = {};
-  for (uint step = segment_begin(steps, s); step < segment_begin(steps, s + 1); ++step) {
-    const Eight<T> v = eight_load<T>(x + step * 4 * (sizeof(T) / 2));
+  const uint last = segment_begin(steps, s + 1);
+  for (uint step = segment_begin(steps, s); step < last; step += U) {
+    Eight<T> v[U];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const vec<T, 2> p = eight_pair<T>(v, j);
-      const int i = 2 * (j & 1);
-      sum[i] = fma(float(p.x), float(p.x), sum[i]);
-      sum[i + 1] = fma(float(p.y), float(p.y), sum[i + 1]);
+    for (uint u = 0; u < uint(U); ++u)
+      v[u] = eight_load<T>(x + min(step + u, last - 1) * 4 * (sizeof(T) / 2));
+#pragma unroll
+    for (uint u = 0; u < uint(U); ++u) {
+      if (step + u >= last) break;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const vec<T, 2> p = eight_pair<T>(v[u], j);
+        const int i = 2 * (j & 1);
+        sum[i] = fma(float(p.x), float(p.x), sum[i]);
+        sum[i + 1] = fma(float(p.y), float(p.y), sum[i + 1]);
+      }
     }
   }
   return pairs_sum(tree<4>(sum));

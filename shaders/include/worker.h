@@ -45,11 +45,11 @@ inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
                             typename Across::template out<T> Y, bool add, device const T* residual,
                             threadgroup ProjectionMemory<NT>& mem, uint tid, uint sg, uint lane,
                             thread const Ready& ready) {
+  const Output<NT> o = output_of<NT>(args, tile, min(8u, args.rows - 8 * pass), tid);
+  const T r = residual_of<T>(args, o, add, residual + ulong(8 * pass) * args.r_stride);
   projection_sums<T, NT, 8, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, ready);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  projection_store<T, NT>(args, tile, min(8u, args.rows - 8 * pass),
-                          Y + ulong(8 * pass) * args.y_stride, add,
-                          residual + ulong(8 * pass) * args.r_stride, mem, tid, WORKER);
+  projection_store<T>(args, o, Y + ulong(8 * pass) * args.y_stride, add, r, mem, tid);
 }
 
 // A block of WORKER channels of the conv state of a sequence, one a thread.

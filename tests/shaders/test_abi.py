@@ -74,4 +74,4 @@ def test_values_land_where_the_table_says():
     values = {n: i for i, n in enumerate(TABLE["ProjectionArgs"][1].split()) if "reserved" not in n}
     data = abi.write("ProjectionArgs", **values | {"eps": 1.0})
     assert len(data) == 48
-    assert data[12:16] == b"\x03\0\0\0" and data[32:36] == b"\0\0\x80?" and data[36:] == bytes(12)
+    assert data[12:16] == b"\x03\0\0\0" and data[32:36] == b"\0\0\x80?" and data[40:] == bytes(8)
