@@ -85,7 +85,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   else
     rows_zero<DK, RPL>(r);
   for (uint c = tid; c < DV; c += THREADS) mem.w[c] = float(in.norm_weight[c]);
-  wait_for(ready, 0);
+  if (!wait_for(ready, 0)) return;
 
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);
