@@ -5,9 +5,6 @@
 namespace tmf {
 namespace {
 
-// A model has one or two shapes of layers, and a decoding loop one number of rows.
-constexpr size_t kPlans = 16;
-
 struct Entry {
   PlanKey key;
   std::shared_ptr<const Plan> plan;

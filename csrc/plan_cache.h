@@ -11,6 +11,9 @@
 
 namespace tmf {
 
+// A model has one or two shapes of layers, and a decoding loop one number of rows.
+constexpr size_t kPlans = 16;  // that are kept
+
 using Plan = std::vector<plan::ChunkProgram>;  // the programs of a call, in order
 
 // All that a plan of the layer follows from.

@@ -233,9 +233,9 @@ void empty_call(const StatePair& state) {
 }
 
 // Of the program's persistent dispatch; null if it has none.
-const plan::TaskProgram* tasks_of(const plan::Program& program) {
+std::shared_ptr<const plan::TaskProgram> tasks_of(const plan::Program& program) {
   for (const plan::Dispatch& d : program.dispatches) {
-    if (d.tasks) return d.tasks.get();
+    if (d.tasks) return d.tasks;
   }
   return nullptr;
 }
@@ -393,13 +393,13 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
     or_restore({conv.out, state.out}, execute);
   };
   const plan::Program& first = programs.front().program;
-  const plan::TaskProgram* const tasks = tasks_of(first);  // of so few rows that it is the only one
+  const auto tasks = tasks_of(first);  // of so few rows that it is the only one
   if (tasks == nullptr) {
     execute_or_restore();
   } else {
     const auto lock = lock_blocks(hidden.device().type());
     const TaskBlocks& blocks =
-        task_blocks(*tasks, hidden.device(), [&] { prove(op, first, call); });
+        task_blocks(tasks, hidden.device(), [&] { prove(op, first, call); });
     const Tensor& control = slots ? a.control : blocks.control;
     whole.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
     run_persistent(op, variant, blocks, control, execute_or_restore);

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "errors.h"
 #include "plan/order.h"
+#include "plan_cache.h"
 
 namespace tmf {
 namespace {
@@ -33,16 +35,45 @@ std::map<Key, std::unique_ptr<TaskBlocks>> known;
 std::vector<TaskBlocks*> in_order;
 std::mutex known_lock, cpu_lock;
 
-std::unique_ptr<TaskBlocks> make(const plan::TaskProgram& program, const std::string& bytes,
-                                 c10::Device device) {
+// Blocks of a program that a thread has used: the program is held, so that no other one can have
+// its address.
+struct Recent {
+  std::shared_ptr<const plan::TaskProgram> program;
+  c10::Device device = c10::kCPU;
+  c10::StreamId stream = 0;
+  TaskBlocks* blocks = nullptr;
+};
+struct Recents {
+  std::array<Recent, kPlans> entries;
+  size_t oldest = 0;
+};
+
+std::unique_ptr<TaskBlocks> make(std::shared_ptr<const plan::TaskProgram> program,
+                                 const std::string& bytes, c10::Device device) {
   const Tensor tables = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tables.mutable_data_ptr(), bytes.data(), bytes.size());
   const auto words = at::TensorOptions().dtype(at::kInt).device(device);
-  const int64_t counters = kCounterFirst + int64_t{kCounterStride} * program.counters;
+  const int64_t counters = kCounterFirst + int64_t{kCounterStride} * program->counters;
   const Tensor control = at::zeros({kControlWords}, words);
   control[kControlDone].fill_(1);  // nothing is under way
-  return std::make_unique<TaskBlocks>(
-      TaskBlocks{program, tables.to(device), at::zeros({counters}, words), control});
+  return std::make_unique<TaskBlocks>(TaskBlocks{std::move(program), tables.to(device),
+                                                 at::zeros({counters}, words), control});
+}
+
+// By their tables.
+TaskBlocks& find_or_make(const std::shared_ptr<const plan::TaskProgram>& program,
+                         c10::Device device, c10::StreamId stream,
+                         const std::function<void()>& before_first) {
+  std::string bytes = bytes_of(*program);
+  const std::lock_guard guard(known_lock);
+  std::unique_ptr<TaskBlocks>& blocks =
+      known[{device.type(), device.index(), stream, program->workers, bytes}];
+  if (blocks == nullptr) {
+    before_first();
+    blocks = make(program, bytes, device);
+    in_order.push_back(blocks.get());
+  }
+  return *blocks;
 }
 
 // A control block of the caller's may say anything.
@@ -80,20 +111,18 @@ std::unique_lock<std::mutex> lock_blocks(c10::DeviceType device) {
   return device == c10::kCPU ? std::unique_lock(cpu_lock) : std::unique_lock<std::mutex>();
 }
 
-TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device,
+TaskBlocks& task_blocks(const std::shared_ptr<const plan::TaskProgram>& program, c10::Device device,
                         const std::function<void()>& before_first) {
+  static thread_local Recents recents;
   const c10::StreamId stream =
       device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
-  std::string bytes = bytes_of(program);
-  const std::lock_guard guard(known_lock);
-  std::unique_ptr<TaskBlocks>& blocks =
-      known[{device.type(), device.index(), stream, program.workers, bytes}];
-  if (blocks == nullptr) {
-    before_first();
-    blocks = make(program, bytes, device);
-    in_order.push_back(blocks.get());
+  for (const Recent& r : recents.entries) {
+    if (r.program == program && r.device == device && r.stream == stream) return *r.blocks;
   }
-  return *blocks;
+  TaskBlocks& blocks = find_or_make(program, device, stream, before_first);
+  recents.entries[recents.oldest] = {program, device, stream, &blocks};
+  recents.oldest = (recents.oldest + 1) % kPlans;
+  return blocks;
 }
 
 std::vector<TaskBlocks*> all_task_blocks(c10::DeviceType device) {
@@ -110,16 +139,16 @@ std::string failure(const TaskBlocks& blocks, const Tensor& control) {
   const auto word = [&](ControlWord w) {
     return static_cast<uint32_t>(words.const_data_ptr<int32_t>()[w]);
   };
-  const std::string task = task_name(blocks.program, word(kControlTask));
+  const auto task = [&] { return task_name(*blocks.program, word(kControlTask)); };
   switch (word(kControlStatus)) {
     case kStatusWell:
       if (word(kControlDone) != 0) return "";
       return "a worker did not finish";
     case kStatusExpired:
-      return text(task, " waited too long for counter ", word(kControlCounter), ": expected ",
+      return text(task(), " waited too long for counter ", word(kControlCounter), ": expected ",
                   word(kControlExpected), ", seen ", word(kControlSeen));
     case kStatusCancelled:
-      return text("cancelled at ", task);
+      return text("cancelled at ", task());
     default:
       return "an earlier launch failed and was not cleared";
   }

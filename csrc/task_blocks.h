@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace tmf {
 
 struct TaskBlocks {
-  plan::TaskProgram program;
+  std::shared_ptr<const plan::TaskProgram> program;
   at::Tensor tasks, counters, control;  // uint8, int32, int32
 };
 
@@ -24,7 +25,9 @@ std::unique_lock<std::mutex> lock_blocks(c10::DeviceType device);
 
 // The blocks of a program on the current stream of a device; made on first use and kept, because a
 // captured graph may replay launches that use them. If `before_first` throws, none are made.
-TaskBlocks& task_blocks(const plan::TaskProgram& program, c10::Device device,
+// Programs with equal tables share blocks; those of a thread's recent programs are found by the
+// program's address, so that a decoding loop compares no tables.
+TaskBlocks& task_blocks(const std::shared_ptr<const plan::TaskProgram>& program, c10::Device device,
                         const std::function<void()>& before_first);
 
 // All blocks of a device type, in the order in which they were made.

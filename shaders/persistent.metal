@@ -8,7 +8,7 @@
 //   kSlots: conv_in is conv_out and state_in is state_out, two slots each; the committed one is
 //   read, the other one written and then committed
 // Launch: 256 threads; grid (workers), any number. At most 32 rows. Threadgroup memory:
-// 64 (Dk + Dv) + 4 Dv + 256 (16 NT + 5) + 1168 bytes.
+// 64 (Dk + Dv) + 4 Dv + 256 (16 NT + 5) + 1200 bytes.
 // Who: a task belongs to the worker that drew its ticket; what a task writes nobody else does.
 // A launch that fails leaves outputs undefined, the committed states whole and kControlStatus set.
 // metal_host: msl 3.2
@@ -38,19 +38,23 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   typedef coherent(device) device const uint4* Words;
   threadgroup WorkerMemory<DK, DV, NT> mem;
   inputs_ready();
-  if (tid == 0) {
-    mem.epoch = peek(counters + kCounterEpoch);
-    mem.ticket[0] = draw(counters, mem.epoch * (args.tasks + workers));
-  }
-  if (kInProjection && kNorm) all_squares<T>(in_args, X, mem.squares, sg, lane);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   Launch launch;
   launch.counters = counters;
   launch.control = control;
   launch.edges = edges;
-  launch.epoch = mem.epoch;
+  launch.left = mem.left;
   launch.spin_limit = args.spin_limit;
+  launch.sg = sg;
   launch.lane = lane;
+  if (tid < WORKER / 32) mem.left[tid] = 0;
+  if (tid == 0) {
+    mem.epoch = peek(counters + kCounterEpoch);
+    mem.ticket[0] =
+        enter(launch) ? draw(counters, mem.epoch * (args.tasks + workers)) : args.tasks;
+  }
+  if (kInProjection && kNorm) all_squares<T>(in_args, X, mem.squares, sg, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  launch.epoch = mem.epoch;
   const uint slot = kSlots ? peek(control + kControlSlot) & 1 : 0;
   CoreBuffers<T> in;
   in.conv_weight = conv_weight;
@@ -64,7 +68,6 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   device T* conv_to = conv_out + ulong(kSlots ? 1 - slot : 0) * args.conv_slot;
 
   uint task = mem.ticket[0];
-  if (tid == 0) enter(launch);
   for (uint turn = 1; task < args.tasks; turn ^= 1) {
     uint next = 0;
     bool last = false;
@@ -97,8 +100,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
     } else if (stage == kTaskHead) {
       core_task<T, DK, DV, RPL, Across>(gdn, in, tile, part, Y, G, mem.head, tid, sg, lane, whole);
     } else if (stage == kTaskConvState) {
-      wait_for(whole, 0);
-      conv_state_task<T>(gdn, in, conv_to, Y, tile, part, tid);
+      if (wait_for(whole, 0)) conv_state_task<T>(gdn, in, conv_to, Y, tile, part, tid);
     } else if (stage == kTaskOutProj) {
       BySegment ready;
       ready.launch = launch;
@@ -109,9 +111,10 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
       projection_task<T, NT, U, PIPE>(out_args, tile, part, W_out, rows, output, kResidual,
                                       residual, mem.projection, tid, sg, lane, ready);
     }
-    if (tid == 0) mem.ticket[turn] = last ? args.tasks : next;
+    const bool left = has_left(launch);  // asked before the barrier: the next task may set it
+    if (tid == 0) mem.ticket[turn] = last || left ? args.tasks : next;
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    const uint signals = records[task].signals;
+    const uint signals = left ? 0 : records[task].signals;
     if (tid < signals) publish(launch, records[task].first_signal + tid);
     simdgroup_barrier(mem_flags::mem_none);  // a lane must not wait for one of its own SIMD group
     task = mem.ticket[turn];

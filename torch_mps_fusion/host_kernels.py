@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 
@@ -34,7 +34,6 @@ class Launch:
     kernel: str
     constants: dict[int, int]
     result: metal_host.Result
-    faults: tuple[metal_host.Fault, ...] = ()  # that were tolerated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,6 @@ class _Session:
     options: metal_host.Options
     launches: list[Launch] | None
     family: str = ""
-    tolerated: frozenset[str] = frozenset()
 
 
 _lock = threading.Lock()
@@ -53,19 +51,18 @@ _replaced: dict[str, str] = {}
 
 @contextlib.contextmanager
 def running(
-    *, checked: bool = False, family: str = "", tolerated: Iterable[str] = (), **options: object
+    *, checked: bool = False, family: str = "", **options: object
 ) -> Iterator[list[Launch]]:
     """Launches of all threads in this block run with these options and are recorded.
 
     checked: with the checking build, which counts bytes too. options: those of
     `metal_host.Options`; family: of the launches that they are for, all others run in turn.
-    tolerated: kinds of faults that are recorded and not raised, if a launch has no others.
     Yields the list of launches, in order.
     """
     global _session
     launches: list[Launch] = []
     chosen = metal_host.Options.of(metal_host.Options(time_limit=TIME_LIMIT), options)
-    before, _session = _session, _Session(checked, chosen, launches, family, frozenset(tolerated))
+    before, _session = _session, _Session(checked, chosen, launches, family)
     try:
         yield launches
     finally:
@@ -154,13 +151,6 @@ def report(
     """Called after a launch that is recorded or faulty; raises FaultError."""
     found = kernel(family, name, constants, bool(checked))
     s = _session
-    tolerated: tuple[metal_host.Fault, ...] = ()
-    try:
-        result = native.result(found, counts, per_buffer, faults)
-    except metal_host.FaultError as error:
-        tolerated = tuple(error.faults)
-        if s is None or error.result is None or {f.kind for f in tolerated} - s.tolerated:
-            raise
-        result = error.result
+    result = native.result(found, counts, per_buffer, faults)
     if s is not None and s.launches is not None:
-        s.launches.append(Launch(family, name, parse_constants(constants), result, tolerated))
+        s.launches.append(Launch(family, name, parse_constants(constants), result))

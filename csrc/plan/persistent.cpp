@@ -28,7 +28,7 @@ ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint6
 uint64_t worker_memory(const LayerCall& c, uint32_t nt) {
   const uint64_t head = 64 * (c.head_k_dim + c.head_v_dim) + 4 * c.head_v_dim + 128;
   const uint64_t projection = kSegments * 8 * (16 * nt + 4 + 1) * 4;
-  return head + projection + 4 * kSegments * 8 * 4 + 16;
+  return head + projection + 4 * kSegments * 8 * 4 + 48;
 }
 
 // Core cycles of all tasks together.

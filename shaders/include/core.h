@@ -127,7 +127,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
   CoreTaps<DK, DV, THREADS> taps;
   core_taps<T, DK, DV>(args, in, Y, h, 0, b, args.first, taps, tid);
-  wait_for(ready, 0);
+  if (!wait_for(ready, 0)) return;
 
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);
@@ -186,7 +186,7 @@ inline void part_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
   CoreTaps<DK, COLUMNS, THREADS> taps;
   core_taps<T, DK, DV>(args, in, Y, h, first, b, args.first, taps, tid);
-  wait_for(ready, 0);
+  if (!wait_for(ready, 0)) return;
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);
     const ulong row = ulong(b) * args.tokens + t0;

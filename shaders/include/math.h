@@ -15,9 +15,10 @@ struct Apart {
   using out = device E*;
 };
 
-// What a task waits for before it touches such data: nothing between dispatches.
+// What a task waits for before it touches such data: nothing between dispatches. False: the data
+// will not come, and the task must end.
 struct Nothing {};
-inline void wait_for(thread const Nothing&, uint) {}
+inline bool wait_for(thread const Nothing&, uint) { return true; }
 
 // The checkpoint's rounding to the model dtype.
 template <typename T>

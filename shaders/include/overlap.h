@@ -27,4 +27,7 @@ inline void ask_bulk(device const uint4* p, uint words, uint lane) {
 
 // What a task waits for at the start of a dispatch.
 struct Inputs {};
-inline void wait_for(thread const Inputs&, uint) { inputs_ready(); }
+inline bool wait_for(thread const Inputs&, uint) {
+  inputs_ready();
+  return true;
+}

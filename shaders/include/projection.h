@@ -60,7 +60,8 @@ inline void batch_mma(thread Acc<T> (&acc)[NT], thread const Batch<T, NT, U, L>&
   }
 }
 
-// Steps [step, last) of NT tiles. The first weights are asked for before the wait.
+// Steps [step, last) of NT tiles. The first weights are asked for before the wait; if that fails,
+// the sums stay as they are.
 template <typename T, int NT, int U, bool PIPE, typename Rows, typename Ready>
 inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint tile_stride,
                         thread const Rows& rows, uint step, uint last, uint s,
@@ -70,7 +71,7 @@ inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint ti
   if (PIPE && batches > 0) {
     Batch<T, NT, U, L> b0, b1;
     batch_weights<T, NT, U, L>(b0, w, tile_stride, step);
-    wait_for(ready, s);
+    if (!wait_for(ready, s)) return;
     batch_rows<T, NT, U, L>(b0, rows, step);
 #pragma unroll 1
     for (uint i = 2; i <= batches; i += 2) {
@@ -93,13 +94,13 @@ inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint ti
     for (uint i = 0; i < batches; ++i) {
       Batch<T, NT, U, L> b;
       batch_weights<T, NT, U, L>(b, w, tile_stride, step);
-      if (i == 0) wait_for(ready, s);
+      if (i == 0 && !wait_for(ready, s)) return;
       batch_rows<T, NT, U, L>(b, rows, step);
       batch_mma<T, NT, U, L>(acc, b, rows);
       step += U;
     }
   }
-  if (batches == 0) wait_for(ready, s);
+  if (batches == 0 && !wait_for(ready, s)) return;
   for (; step < last; ++step) {
     Batch<T, NT, 1, L> b;
     batch_weights<T, NT, 1, L>(b, w, tile_stride, step);

@@ -21,12 +21,15 @@ inline uint peek(device atomic_uint* word) {
   return atomic_load_explicit(word, memory_order_relaxed);
 }
 
+constant constexpr uint WORKER = 256;  // threads of a worker
+
 // What a worker goes by.
 struct Launch {
   device atomic_uint* counters;
   device atomic_uint* control;
   device const TaskEdge* edges;
-  uint epoch, spin_limit, lane;
+  threadgroup uint* left;  // by SIMD group; not 0: it gave a wait up
+  uint epoch, spin_limit, sg, lane;
 };
 
 // The first to give up writes the record; the status comes last. The counters are marked behind the
@@ -52,42 +55,65 @@ inline bool ending(thread const Launch& l, uint task) {
   return true;
 }
 
-// One thread waits for one counter. Counters wrap; their differences do not care.
-inline void hold(thread const Launch& l, uint task, device const TaskEdge* wait) {
+// One thread waits for one counter; false: the launch is to end early. Counters wrap; their
+// differences do not care.
+inline bool hold(thread const Launch& l, uint task, device const TaskEdge* wait) {
   TaskEdge wanted;
   wanted.counter = wait->counter;
   wanted.count = (l.epoch + 1) * wait->count;
   device atomic_uint* counter = l.counters + kCounterFirst + kCounterStride * wanted.counter;
   for (uint n = 0;; ++n) {
     const uint seen = peek(counter);
-    if (int(seen - wanted.count) >= 0) return;
-    if (n % 64 == 63 && ending(l, task)) return;
-    if (n >= l.spin_limit) return give_up(l, kStatusExpired, task, wanted, seen);
+    if (int(seen - wanted.count) >= 0) return true;
+    if (n % 64 == 63 && ending(l, task)) return false;
+    if (n >= l.spin_limit) {
+      give_up(l, kStatusExpired, task, wanted, seen);
+      return false;
+    }
   }
 }
 // The SIMD group waits for `count` edges, a lane for every 32nd; what their signals publish is then
-// seen by all its lanes.
-inline void hold_all(thread const Launch& l, uint task, uint first, uint count) {
-  for (uint i = l.lane; i < count; i += 32) hold(l, task, l.edges + first + i);
+// seen by all its lanes. False, and marked in `left`: one of them was given up.
+inline bool hold_all(thread const Launch& l, uint task, uint first, uint count) {
+  bool there = true;
+  for (uint i = l.lane; i < count && there; i += 32) there = hold(l, task, l.edges + first + i);
   device_fence();
   simdgroup_barrier(mem_flags::mem_device);
+  there = simd_all(there);
+  if (!there && l.lane == 0) l.left[l.sg] = 1;
+  return there;
 }
 
-// Waiting hooks of the task bodies: for all edges of a record, or for the one of a segment of K.
+// Whether a wait of this worker was given up: it does no more then. All its threads get one answer,
+// because a barrier is behind the waits of a task, and another one before those of the next task.
+inline bool has_left(thread const Launch& l) {
+  uint left = 0;
+#pragma unroll
+  for (uint s = 0; s < WORKER / 32; ++s) left |= l.left[s];
+  return left != 0;
+}
+
+// Waiting hooks of the task bodies: for all edges of a record, where the threadgroup meets, or for
+// the one of a segment of K, behind which the body has its own barrier.
 struct WholeRecord {
   Launch launch;
   uint task, first, count;
 };
-inline void wait_for(thread const WholeRecord& w, uint) {
+inline bool wait_for(thread const WholeRecord& w, uint) {
+  if (w.count == 0) return true;
   hold_all(w.launch, w.task, w.first, w.count);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return !has_left(w.launch);
 }
 struct BySegment {
   Launch launch;
   uint task, first;
 };
-inline void wait_for(thread const BySegment& w, uint segment) {
-  hold_all(w.launch, w.task, w.first + segment, 1);
+inline bool wait_for(thread const BySegment& w, uint segment) {
+  return hold_all(w.launch, w.task, w.first + segment, 1);
 }
+inline bool has_left(thread const Nothing&) { return false; }
+inline bool has_left(thread const BySegment& w) { return has_left(w.launch); }
 
 // The next ticket of this launch; `before`: those of earlier ones.
 inline uint draw(device atomic_uint* counters, uint before) {
@@ -101,14 +127,16 @@ inline void publish(thread const Launch& l, uint edge) {
   atomic_fetch_add_explicit(counter, l.edges[edge].count, memory_order_relaxed);
 }
 
-// A worker's first step: a launch is not done before all its workers are, and a block that a failed
-// launch left behind counts wrong until it is cleared.
-inline void enter(thread const Launch& l) {
+// A worker's first step: a launch is not done before all its workers are. False: a failed launch
+// left the block behind, which counts wrong until it is cleared, and there is nothing to do.
+inline bool enter(thread const Launch& l) {
   atomic_store_explicit(l.control + kControlDone, 0u, memory_order_relaxed);
   TaskEdge none;
   none.counter = none.count = 0;
   const uint broken = peek(l.counters + kCounterBroken);
-  if (broken != 0) give_up(l, kStatusBroken, 0, none, broken);
+  if (broken == 0) return true;
+  give_up(l, kStatusBroken, 0, none, broken);
+  return false;
 }
 
 // A worker's last step. The last of all of them commits, unless one gave up.

@@ -7,14 +7,14 @@
 constant bool kInProjection [[function_constant(400)]];  // the input projection is in the program
 constant bool kSlots [[function_constant(401)]];         // both states have two slots
 
-constant constexpr uint WORKER = 256;  // threads
-constant constexpr uint PASSES = 4;    // of eight rows, at most
+constant constexpr uint PASSES = 4;  // of eight rows, at most
 
 template <int DK, int DV, int NT>
 struct WorkerMemory {
   CoreMemory<DK, DV> head;
   ProjectionMemory<NT> projection;
   float squares[PASSES][SEGMENTS][8];  // of the rows of X
+  uint left[WORKER / 32];              // see Launch
   uint epoch, ticket[2];               // ticket: this task's and the next one's, in turn
 };
 
@@ -38,7 +38,7 @@ inline void all_squares(constant ProjectionArgs& args, device const uint4* X,
                        lane);
 }
 
-// NT tiles of eight rows of one projection.
+// NT tiles of eight rows of one projection; nothing is stored if a wait was given up.
 template <typename T, int NT, int U, bool PIPE, typename Rows, typename Ready>
 inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
                             device const uint4* W, thread const Rows& rows,
@@ -49,6 +49,7 @@ inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
   const T r = residual_of<T>(args, o, add, residual + ulong(8 * pass) * args.r_stride);
   projection_sums<T, NT, 8, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, ready);
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (has_left(ready)) return;
   projection_store<T>(args, o, Y + ulong(8 * pass) * args.y_stride, add, r, mem, tid);
 }
 
