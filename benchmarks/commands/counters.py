@@ -19,6 +19,8 @@ from ..layers import SHAPES, Layer, ours
 INSTRUMENTS = (
     "xctrace record --template 'Metal System Trace' --launch -- python -m benchmarks layer"
 )
+COMPUTE = "ncu --section Occupancy --section WorkloadDistribution python -m benchmarks layer"
+TOOLS = {"cuda": ("Nsight Compute", COMPUTE), "mps": ("Instruments", INSTRUMENTS)}
 SHOWN = (
     "read_bytes",
     "written_bytes",
@@ -33,8 +35,8 @@ SHOWN = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", nargs=1, choices=SHAPES, default=["small"])
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--occupancy", type=float, help="per cent, as Instruments shows it")
-    parser.add_argument("--active-cores", type=float, help="per cent, as Instruments shows it")
+    parser.add_argument("--occupancy", type=float, help="per cent, as the tool shows it")
+    parser.add_argument("--active-cores", type=float, help="per cent, as the tool shows it")
 
 
 def frame(occupancy: float | None, active: float | None) -> Mapping[str, float] | None:
@@ -57,12 +59,13 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
             "different quantities, neither a cause"
         )
     if options.device != "cpu":
-        print(f"frame counters come from Instruments: {INSTRUMENTS}")
+        tool, words = TOOLS[options.device]
+        print(f"occupancy and active cores come from {tool}: {words}")
         yield receipts.new(
             options,
             "arithmetic",
             results={"frame": both},
-            needs=[] if both else ["occupancy and active cores: Instruments on a Mac"],
+            needs=[] if both else [f"occupancy and active cores: {tool}"],
         )
         return
     shape = SHAPES[options.shape[0]]

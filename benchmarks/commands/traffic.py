@@ -20,6 +20,7 @@ from torch_mps_fusion.models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig
 
 from .. import receipts
 
+DEVICE = "cpu"  # whatever the others run on
 VARIANTS = ("packed", "core")
 # Old and new states share memory: each is counted on its own side.
 OLD, NEW = ("state_in", "conv_in", "conv_state"), ("state_out", "conv_out")
