@@ -205,7 +205,7 @@ class Ours:
         return {**layer.shape.keywords, "weight_format": form, "eps": EPS, "variant": self.variant}
 
     def for_rows(self, layer: Layer, rows: int) -> Ours:
-        """The arm for calls of so many rows: `packed` where this one takes fewer, as `auto` does."""
+        """The arm for calls of so many rows: `packed` where this one takes fewer."""
         return self if self.supports(layer.shape, layer.device, rows, layer.dtype) else PACKED
 
     def supports(self, shape: Shape, device: str, rows: int, dtype: torch.dtype) -> bool:
@@ -300,32 +300,31 @@ class Linears:
 class Fla:
     """flash-linear-attention 0.6: its norms, convolution and fused recurrent rule, cuBLAS between.
 
-    New states are new tensors, as in its own layers: nothing is copied for them. ImportError where
-    it, einops or triton is not installed.
+    As in its own layers a single token is convolved in place, by a kernel of its own, and other new
+    states are new tensors. ImportError where it, einops or triton is not installed.
     """
 
     name = "fla"
 
     def __init__(self) -> None:
-        from fla.modules.causal_conv1d import causal_conv1d
+        from fla.modules.causal_conv1d import causal_conv1d, causal_conv1d_update
         from fla.modules.norm.fused_norm_gate import rms_norm_gated
         from fla.modules.norm.layernorm import rms_norm
         from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 
-        self.conv, self.rms_norm, self.gated = causal_conv1d, rms_norm, rms_norm_gated
+        self.conv, self.step = causal_conv1d, causal_conv1d_update
+        self.rms_norm, self.gated = rms_norm, rms_norm_gated
         self.rule = fused_recurrent_gated_delta_rule
 
     def __call__(self, layer: Layer, hidden: Tensor, states: tuple[Tensor, Tensor]) -> Results:
         s = layer.shape
         y = linear(self.rms_norm(hidden, layer.float_norm, None, eps=EPS), layer.in_proj)
         qkv, z, b, a = y.split([s.conv_dim, s.value_dim, s.v_heads, s.v_heads], -1)
-        qkv, conv = self.conv(
-            qkv,
-            layer.conv_weight,
-            initial_state=states[0],
-            output_final_state=True,
-            activation="silu",
-        )
+        taps: dict[str, Any] = {"weight": layer.conv_weight, "activation": "silu"}
+        if qkv.shape[1] == 1:
+            qkv, conv = self.step(qkv, states[0], **taps)
+        else:
+            qkv, conv = self.conv(qkv, initial_state=states[0], output_final_state=True, **taps)
         q, k, v = (
             x.unflatten(-1, (-1, s.head))
             for x in qkv.split([s.key_dim, s.key_dim, s.value_dim], -1)
@@ -349,12 +348,14 @@ class Fla:
         return linear(o.flatten(-2), layer.out_proj) + hidden, conv, state
 
 
-def fla() -> Fla | None:
-    """The arm, where the package is installed and can be imported."""
+def fla(layer: Layer, hidden: Tensor) -> Fla | None:
+    """The arm, where the package is installed, can be imported and runs here."""
     if importlib.util.find_spec("fla") is None:
         return None
     try:
-        return Fla()
+        arm = Fla()
+        arm(layer, hidden, layer.states(arm))
     except Exception as error:  # whatever goes wrong in there costs no other arm
         print(f"no arm fla: {type(error).__name__}: {error}")
         return None
+    return arm

@@ -198,9 +198,7 @@ class MetalQueue:
             data = given.get(b.name)
             if b.storage not in storages or data is not None:
                 size = max(x.bytes for x in program.buffers if x.storage == b.storage)
-                storages[b.storage] = self.buffer(
-                    size, b"" if data is None else memory_bytes(data)
-                )
+                storages[b.storage] = self.buffer(size, b"" if data is None else memory_bytes(data))
         return Encoded(program, pipelines, [storages[b.storage] for b in program.buffers])
 
     def seconds(self, work: Any, calls: int) -> float:

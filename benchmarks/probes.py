@@ -1,6 +1,6 @@
 """The probes' own kernels (`shaders/`): emulated on a CPU, launched on a Mac or an NVIDIA GPU.
 
-A launcher of a device runs them: `MetalLauncher` here, on our own queue; `cuda_probes.CudaLauncher`.
+A launcher of a device runs them: `MetalLauncher` on our own queue, `cuda_probes.CudaLauncher`.
 """
 
 from __future__ import annotations

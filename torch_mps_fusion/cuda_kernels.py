@@ -115,8 +115,8 @@ def write(kernel: Kernel, path: Path, text: Text | None = None) -> str:
                 f"here: {error}. `python -m torch_mps_fusion ptx DIR` on another machine makes "
                 f"what {FOLDER}=DIR then offers"
             ) from None
-    slots = " ".join(map(str, module.kernels[name].values))
-    made = f"// by value: {slots}\n{module.text}"
+    slots = "".join(f" {i}" for i in module.kernels[name].values)
+    made = f"// by value:{slots}\n{module.text}"
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_name(f".{os.getpid()}-{path.name}")
     making.write_text(made)

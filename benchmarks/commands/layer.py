@@ -20,7 +20,7 @@ from torch_mps_fusion.explain import aligned
 
 from .. import emulation, facts, gates, receipts
 from ..harness import Arm, Measured, check, copies, measure, options_of
-from ..layers import SHAPES, Layer, Linears, Ours, Shape, fla, ours
+from ..layers import SHAPES, Fla, Layer, Linears, Ours, Shape, fla, ours
 from ..layers import Arm as LayerArm
 from ..metal_queue import MetalQueue
 from ..timers import capture, for_torch
@@ -52,14 +52,13 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
                 yield from cell(options, name, layer, rows)
 
 
-def arms_of(options: argparse.Namespace, shape: Shape, rows: int) -> list[LayerArm]:
-    found: list[LayerArm] = list(
-        ours(shape, options.device, rows, torch.bfloat16, options.geometry)
-    )
-    if options.device != "cpu":
+def arms_of(options: argparse.Namespace, layer: Layer, hidden: Tensor) -> list[LayerArm]:
+    device, rows = options.device, hidden.shape[1]
+    found: list[LayerArm] = list(ours(layer.shape, device, rows, layer.dtype, options.geometry))
+    if device != "cpu":
         found.append(Linears())
-    if options.device == "cuda":
-        other = fla()
+    if device == "cuda" and (not options.only or Fla.name in options.only):
+        other = fla(layer, hidden)
         found += [] if other is None else [other]
     return [a for a in found if not options.only or a.name in options.only]
 
@@ -69,7 +68,7 @@ def cell(
 ) -> Iterator[receipts.Receipt]:
     """One shape and number of rows: gate, times of what may be timed, counts of the rest."""
     hidden = layer.hidden(rows)
-    arms = arms_of(options, layer.shape, rows)
+    arms = arms_of(options, layer, hidden)
     errors = gates.gate(arms, layer, hidden)
     for arm in arms:
         check(errors[arm.name], arm.name)

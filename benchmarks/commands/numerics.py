@@ -72,14 +72,10 @@ def optimisations(shape: str, device: str) -> list[Optimisation]:
     for v in shaders:
         found += [
             Optimisation(f"{v}: tile nt1u4", "bytes", call(v), call(v, TILE)),
-            Optimisation(
-                f"{v}: a group walks several tiles", "bytes", call(v), call(v, WALK)
-            ),
+            Optimisation(f"{v}: a group walks several tiles", "bytes", call(v), call(v, WALK)),
             Optimisation(f"{v}: tokens in two calls", "bytes", call(v), split(v, 3)),
         ]
-    found.append(
-        Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, RULE))
-    )
+    found.append(Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, RULE)))
     return found
 
 

@@ -179,15 +179,15 @@ def timed(
 ) -> receipts.Receipt:
     """CUDA: graphs of all arms. MPS: our arms on our own queue; aten's time needs the host clock,
     which is another clock: see `layer`."""
-    mps = options.device == "mps"
+    mps, calls = options.device == "mps", 1 if options.smoke else 64
     if mps:
         queue = MetalQueue(options.deadline)
         given = {"x": operands[0], "weight": operands[1]}
-        arms = [Arm(a, queue.encoded(p, given), 64) for a, p in programs.items()]
+        arms = [Arm(a, queue.encoded(p, given), calls) for a, p in programs.items()]
         timer: Any = queue
         records = {a: {**records[a], "replay": "command buffer"} for a in programs}
     else:
-        arms = [Arm(a, capture(work).replay, 64) for a, work in works.items()]
+        arms = [Arm(a, capture(work).replay, calls) for a, work in works.items()]
         timer = for_torch(options.device, options.deadline)
         records = {a: {**r, "replay": "CUDA graph"} for a, r in records.items()}
     measured = measure(

@@ -130,7 +130,9 @@ def same_tokens(
     differ). GateFailed if one of our shaders is among those."""
     first = next((a for a in arms if a.shader), arms[0]).name
     different = {
-        a.name: sum(x.digest != y.digest for x, y in zip(served[a.name], served[first], strict=True))
+        a.name: sum(
+            x.digest != y.digest for x, y in zip(served[a.name], served[first], strict=True)
+        )
         for a in arms
     }
     for arm in arms:

@@ -79,19 +79,19 @@ class Driver:
         self, module: Any, ptx: C.c_char_p, count: C.c_uint, options: Any, given: Any
     ) -> int:
         assert (count.value, list(options)) == (2, [5, 6]) and given[1] == 8192
-        name, constants = (ptx.value or b"").decode().split("|")
+        name, constants, slots = (ptx.value or b"").decode().split("|")
         if name == "broken":
             C.memmove(given[0], b"line 3: no", 11)
             return 218
         values = dict(map(int, pair.split("=")) for pair in constants.split(",") if pair)
         built = Library(probes.SHADERS / f"{name}.metal", values).kernel(name)
-        self.functions.append(built)
+        self.functions.append((built, list(map(int, slots.split()))))
         module._obj.value = len(self.functions)
         return 0
 
     def cuModuleGetFunction(self, function: Any, module: C.c_void_p, name: C.c_char_p) -> int:
         function._obj.value = module.value
-        return 0 if self.functions[module.value - 1].name == name.value.decode() else 500
+        return 0 if self.functions[module.value - 1][0].name == name.value.decode() else 500
 
     def cuFuncGetAttribute(self, value: Any, attribute: C.c_int, function: C.c_void_p) -> int:
         value._obj.value = {0: 1024, 1: 64, 3: 0, 4: 32}[attribute.value]
@@ -108,17 +108,15 @@ class Driver:
         grid, threads = sizes[0].value, sizes[3].value
         assert all(sizes[i].value == 1 for i in (1, 2, 4, 5)) and dynamic.value == 0
         assert stream.value == Stream.cuda_stream and extra.value is None
-        kernel = self.functions[function.value - 1]
+        kernel, slots = self.functions[function.value - 1]
         raw = C.string_at(parameters[0], 384 + 4 * 128)
         given: dict[str | int, Any] = {}
-        slot = 0
         for p in kernel.buffers:
-            if p.type.endswith("&"):
-                given[p.index] = raw[384 + 128 * slot :][:128]
-                slot += 1
+            if p.index in slots:
+                given[p.index] = raw[384 + 128 * slots.index(p.index) :][:128]
             else:
                 address = int.from_bytes(raw[8 * p.index :][:8], "little")
-                given[p.index] = self.memory[address].numpy()
+                given[p.index] = memoryview(self.memory[address].numpy())
         self.launches.append((kernel.name, grid, threads))
         kernel(grid, threads, given)
         return 0
@@ -127,8 +125,8 @@ class Driver:
 def find(family: str, name: str, constants: str, text: cuda_kernels.Text) -> tuple[str, str]:
     """No PTX, but what the driver above needs."""
     (declared,) = source.kernels(text.flat)
-    slots = [str(p.index) for p in declared.parameters if p.type.endswith("&")]
-    return f"{name}|{constants}", " ".join(slots)
+    slots = " ".join(str(p.index) for p in declared.parameters if p.type.endswith("&"))
+    return f"{name}|{constants}|{slots}", slots
 
 
 class Profile:

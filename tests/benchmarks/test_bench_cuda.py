@@ -135,8 +135,8 @@ def test_hand_offs_run_on_the_device(driver):
 
 def test_the_driver_says_what_is_wrong(driver):
     with pytest.raises(BenchmarkError, match="line 3: no.*CUDA_ERROR_OF_THE_FAKE"):
-        cuda_driver.load("broken", "broken|", [])
-    found = cuda_driver.load("ksplit", "ksplit|0=1", [4])
+        cuda_driver.load("broken", "broken||", [])
+    found = cuda_driver.load("ksplit", "ksplit|0=1|4", [4])
     assert found.attributes["registers"] == 32
     assert cuda_driver.resident_groups(found, 256) == 8
 

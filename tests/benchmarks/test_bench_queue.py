@@ -75,9 +75,7 @@ def test_intervals_of_dispatches_balance(queue, layer):
 def test_a_probe_on_our_queue(queue):
     launcher = probes.MetalLauncher()
     x, w = ksplit.operands(4, 512, 0)
-    for got, want in zip(
-        ksplit.product(x, w, 2, launcher), ksplit.product(x, w, 2), strict=True
-    ):
+    for got, want in zip(ksplit.product(x, w, 2, launcher), ksplit.product(x, w, 2), strict=True):
         assert torch.equal(got, want)
 
 
