@@ -23,18 +23,18 @@ from .. import facts, receipts
 LIMIT_S = 3600
 # What --quick runs, with its arguments and seconds after which it is given up, in this order.
 QUICK: dict[str, tuple[str, int]] = {
-    "layer": ("--rounds 11", 150),
     "paired": ("--a core hybrid mega --shape 0.8b 9b 27b --rows 1 8", 120),
+    "layer": ("--rounds 11", 180),
     "gaps": ("--shape 9b --rows 1", 45),
     "stream": ("", 60),
     "ksplit": ("--shape gdn_out --rounds 11", 45),
     "projection": ("--shape gdn_in gdn_out --rows 1 8", 60),
-    "registers": ("--shape 9b", 45),
     "replay": ("", 45),
     "serving": ("--lens 128 512 1024 --layers 8 --new 32", 60),
-    "numerics": ("", 45),
+    "registers": ("--shape 9b", 45),
     "contract": ("", 45),
-    "counters": ("", 30),
+    "numerics": ("", 45),
+    "counters": ("--shape 9b --rows 1", 75),
 }
 
 

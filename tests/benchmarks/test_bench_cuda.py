@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import fake_cuda
 import pytest
@@ -11,10 +12,12 @@ import torch
 from benchmarks import cuda_driver, cuda_probes, probes, receipts
 from benchmarks.__main__ import main, make_parser
 from benchmarks.commands import all as all_command
-from benchmarks.commands import contract, ksplit, ptx, stream
+from benchmarks.commands import contract, counters, ksplit, ptx, stream
 from benchmarks.errors import BenchmarkError, GateFailed
-from benchmarks.layers import SHAPES, Layer
+from benchmarks.layers import SHAPES, Layer, Ours
 from torch_mps_fusion import cuda_kernels
+
+BF16 = torch.bfloat16
 
 
 @pytest.fixture
@@ -60,7 +63,6 @@ def test_a_broken_arm_of_fla_costs_no_other(driver, tmp_path, monkeypatch, capsy
         ["projection", "--rounds", "2"],
         ["serving", "--new", "2", "--seeds", "1"],
         ["numerics"],
-        ["counters"],
         ["contract", "--case", "tasks", "recurrence", "ownership", "lifetime", "progress"],
     ],
 )
@@ -131,6 +133,32 @@ def test_hand_offs_run_on_the_device(driver):
     finally:
         contract.launcher_of.cache_clear()
     assert {name for name, _, _ in driver.launches} == {"handoff"}
+
+
+def ncu(folder, arms: list[Ours], monkeypatch, drop: int = 0) -> None:
+    """A program of that name which says what ncu would of these arms."""
+    kernels = [d.kernel for a in arms for d in a.plan(SHAPES["small"], "cpu", 8, BF16).kernels]
+    rows = ['"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"']
+    for i, (kernel, metric) in enumerate(product(kernels[drop:], counters.METRICS.values())):
+        number = i // len(counters.METRICS)
+        rows.append(f'"{number}","{kernel}(msl::Arguments)","{metric}","","1,{i:03}.5"')
+    script = folder / "ncu"
+    script.write_text("#!/bin/sh\necho '==PROF== Connected'\ncat <<'END'\n" + "\n".join(rows))
+    script.write_text(script.read_text() + "\nEND\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def test_counters_are_those_of_ncu(driver, tmp_path, monkeypatch):
+    arms = [Ours(v) for v in ("packed", "core", "hybrid", "mega")]
+    ncu(tmp_path, arms, monkeypatch)
+    (found,) = run(tmp_path / "out", "counters")
+    counts = {a["name"]: a["counts"]["dispatches"] for a in found["arms"]}
+    assert [d["family"] for d in counts["core"]] == ["projection", "core", "projection"]
+    assert counts["packed"][0]["occupancy"] == 1000.5 and all(counts.values())
+    assert all(a["instrumented"] for a in found["arms"])
+    ncu(tmp_path, arms, monkeypatch, drop=1)
+    assert main(["counters", "--device", "cuda"]) == 1
 
 
 def test_the_driver_says_what_is_wrong(driver):
