@@ -145,19 +145,20 @@ def timed_receipt(
     rows, kind = hidden.shape[1], options.device
     count = working_set(options, layer.shape)
     layers = [layer, *(layer.copy() for _ in range(1, count))]
+    calls = 1 if kind == "cpu" or options.smoke else 8
     to_measure, records = [], []
     for arm in arms:
-        check_bits = checker(arm, layer, hidden)
-        plain = chain(arm, layers, hidden)
+        plain, bits = chain(arm, layers, hidden), checker(arm, layer, hidden)
         if kind != "cuda":
-            calls = 1 if kind == "cpu" else 8
-            to_measure.append(Arm(arm.name, plain, calls, count, check_bits))
+            to_measure.append(Arm(arm.name, plain, calls, count, bits))
             records.append(record(arm, layer, rows))
             continue
-        to_measure.append(Arm(arm.name, capture(plain).replay, 8, count, check_bits))
-        records.append(record(arm, layer, rows, replay="CUDA graph"))
+        if replay := graph(arm.name, plain):
+            to_measure.append(Arm(arm.name, replay, calls, count, bits))
+            records.append(record(arm, layer, rows, replay="CUDA graph"))
         to_measure.append(Arm(arm.name + EAGER, plain, 1, count))
         records.append({**record(arm, layer, rows), "name": arm.name + EAGER})
+    names = [a.name for a in to_measure]
     if kind == "cuda":
         to_measure.append(copy_arm())
         records.append(receipts.arm("copy", payload_bytes=2 * COPY_BYTES, launch="aten copy_"))
@@ -169,11 +170,9 @@ def timed_receipt(
         **options_of(options),
     )
     torch.ops.mps_fusion._check_launches(kind)
-    print_table(measured, arms[0].name)
-    names = [a.name for a in arms]
-    pairs = comparisons(measured, names)
-    if kind == "cuda":
-        pairs += comparisons(measured, [name + EAGER for name in names])
+    print_table(measured, names[0])
+    replayed = [n for n in names if not n.endswith(EAGER)]
+    eager = [n for n in names if n.endswith(EAGER)]
     return receipts.new(
         options,
         {"cpu": "cpu-native"}.get(kind, kind),
@@ -182,7 +181,7 @@ def timed_receipt(
         working_set_bytes=count * layer.shape.payload,
         measured=measured,
         arms=records,
-        comparisons=pairs,
+        comparisons=comparisons(measured, replayed) + comparisons(measured, eager),
         results={"part": part, "layers": count},
         caveats=["a layer alone: gains do not add up over the layers of a model"],
     )
@@ -190,6 +189,15 @@ def timed_receipt(
 
 def checker(arm: LayerArm, layer: Layer, hidden: Tensor) -> Callable[[], str] | None:
     return (lambda: gates.digest(arm, layer, hidden)) if isinstance(arm, Ours) else None
+
+
+def graph(name: str, work: Callable[[], Any]) -> Callable[[], None] | None:
+    """Its replay; None for work that cannot be captured, which costs no other arm."""
+    try:
+        return capture(work).replay
+    except RuntimeError as error:
+        print(f"{name}: no graph: {error}")
+        return None
 
 
 def copy_arm() -> Arm:

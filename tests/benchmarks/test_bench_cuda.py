@@ -44,6 +44,21 @@ def test_a_layer_is_timed_in_graphs_and_eagerly(driver, tmp_path):
     assert not any((" eager" in a) != (" eager" in b) for a, b in pairs)
 
 
+def test_an_arm_that_cannot_be_captured_costs_no_other(driver, tmp_path, monkeypatch):
+    seen = []
+
+    def fussy(work):
+        seen.append(work)
+        if len(seen) == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return fake_cuda.capture(work)
+
+    monkeypatch.setattr("benchmarks.commands.layer.capture", fussy)
+    (found,) = run(tmp_path, "layer", "--rounds", "2", "--only", "stock", "core")
+    names = [a["name"] for a in found["arms"]]
+    assert names == ["stock eager", "core", "core eager", "copy", "stock eager (again)"]
+
+
 def test_pairs_of_several_arms_run_twice(driver, tmp_path, capsys):
     found = run(tmp_path, "paired", "--rounds", "3", "--a", "hybrid", "mega")
     assert [r["results"]["part"] for r in found] == ["small-2-run1", "small-2-run2"]
