@@ -15,7 +15,8 @@ from types import ModuleType
 import torch
 
 from . import receipts
-from .errors import BenchmarkError
+from .errors import BenchmarkError, TimerMissing
+from .layers import SHAPES, ours
 
 # In the order in which `all` runs them.
 COMMANDS = (
@@ -43,7 +44,7 @@ COMMANDS = (
     "staging",
     "speculation",
 )
-LAST = ("report", "all")
+LAST = ("report", "ptx", "all")
 DEVICES = ("cpu", "cuda", "mps")
 
 
@@ -60,6 +61,15 @@ def available() -> str:
     if torch.backends.mps.is_available():
         return "mps"
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def require(device: str) -> None:
+    """TimerMissing where PyTorch sees no such device; a note where our shaders do not run on it."""
+    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if device in there and not there[device]():
+        raise TimerMissing(f"--device {device}: PyTorch sees no such device here")
+    if device != "cpu" and not ours(SHAPES["small"], device, 1, torch.bfloat16)[1:]:
+        print(f"no shaders run on {device} here (python -m torch_mps_fusion doctor)", flush=True)
 
 
 def positive(text: str) -> int:
@@ -99,6 +109,7 @@ def execute(options: argparse.Namespace) -> list[receipts.Receipt]:
     """Runs one parsed command; writes each receipt where `--out` says as soon as it is there."""
     if options.device is None:
         options.device = available()
+    require(options.device)
     threads = torch.get_num_threads()
     if options.smoke:
         torch.set_num_threads(1)  # nothing so small gains by more

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch_mps_fusion import host_kernels
 
+from .stages import Line, apart
+
 SUMMED = (
     "barriers",
     "simd_ops",
@@ -29,12 +31,18 @@ def counted(work: Callable[[], Any], **options: Any) -> tuple[Any, list[host_ker
 
 def counts(launch: host_kernels.Launch) -> dict[str, int]:
     """Of one launch: device bytes (each once, and every access), and what threads did."""
-    buffers = (launch.result.buffers or {}).values()
+    buffers = launch.result.buffers or {}
+    lines = apart(
+        [
+            Line(launch.family, name, b.read, b.read_distinct, b.written_distinct)
+            for name, b in buffers.items()
+        ]
+    )
     found = {
-        "read_bytes": sum(b.read_distinct for b in buffers),
-        "written_bytes": sum(b.written_distinct for b in buffers),
-        "read_bytes_all_accesses": sum(b.read for b in buffers),
-        "written_bytes_all_accesses": sum(b.written for b in buffers),
+        "read_bytes": sum(x.distinct for x in lines),
+        "written_bytes": sum(x.written for x in lines),
+        "read_bytes_all_accesses": sum(x.requested for x in lines),
+        "written_bytes_all_accesses": sum(b.written for b in buffers.values()),
     }
     counters = dataclasses.asdict(launch.result.counters)
     return found | {name: counters[name] for name in SUMMED}

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_mps_fusion.shaders import FAMILIES
 
 ROOT = Path(__file__).parent.parent
+COMMIT = "TORCH_MPS_FUSION_COMMIT"
 
 
 def sha256(data: bytes | str) -> str:
@@ -51,12 +52,13 @@ def command(*words: str) -> str | None:
 @cache
 def source() -> dict[str, Any]:
     """Commit, whether files differ from it, hashes of the shader files and of the texts made of
-    them."""
-    status = command("git", "status", "--porcelain")
+    them. A copy of the tree without its repository takes the commit from COMMIT, if that is set;
+    whether it is clean is then unknown."""
+    commit, status = command("git", "rev-parse", "HEAD"), command("git", "status", "--porcelain")
     files = sorted([*(ROOT / "shaders").rglob("*.metal"), *(ROOT / "benchmarks").rglob("*.metal")])
     return {
-        "commit": command("git", "rev-parse", "HEAD"),
-        "dirty": None if command("git", "rev-parse", "HEAD") is None else status is not None,
+        "commit": commit or os.environ.get(COMMIT),
+        "dirty": None if commit is None else status is not None,
         "shaders": {str(f.relative_to(ROOT)): sha256(f.read_bytes()) for f in files},
         "texts": {f: sha256(torch.ops.mps_fusion._shader_text(f)) for f in FAMILIES},
     }
@@ -101,7 +103,8 @@ def _cuda() -> dict[str, Any]:
     p = torch.cuda.get_device_properties(0)
     fields = "driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw"
     read = command("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-i", "0")
-    driver, sm, memory, heat, power = (read or "").split(", ") if read else [None] * 5
+    said = (read or "").split(", ")
+    driver, sm, memory, heat, power = said if len(said) == 5 else [None] * 5
     return {
         "name": p.name,
         "gpu_cores": p.multi_processor_count,

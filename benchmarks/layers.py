@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -105,6 +106,26 @@ class Layer:
         state = 0.3 * torch.randn(1, heads, shape.head, shape.head, generator=generator)
         self.state = state.to(device).transpose(-1, -2)
 
+    def copy(self) -> Layer:
+        """The same contents in other memory."""
+
+        def cloned(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.clone()
+            return [cloned(v) for v in value] if isinstance(value, list) else value
+
+        made = copy.copy(self)
+        vars(made).update({name: cloned(value) for name, value in vars(self).items()})
+        return made
+
+    @cached_property
+    def packed_sha256(self) -> str:
+        return facts.tensor_sha256(self.packed)
+
+    @cached_property
+    def rows_sha256(self) -> str:
+        return facts.tensor_sha256([self.in_proj, self.out_proj])
+
     @cached_property
     def float_norm(self) -> Tensor:
         """As flash-linear-attention takes it."""
@@ -183,11 +204,36 @@ class Ours:
         form = layer.weight_format if self.shader else "rows"
         return {**layer.shape.keywords, "weight_format": form, "eps": EPS, "variant": self.variant}
 
+    def for_rows(self, layer: Layer, rows: int) -> Ours:
+        """The arm for calls of so many rows: `packed` where this one takes fewer."""
+        return self if self.supports(layer.shape, layer.device, rows, layer.dtype) else PACKED
+
+    def supports(self, shape: Shape, device: str, rows: int, dtype: torch.dtype) -> bool:
+        answer = supports(
+            self.variant,
+            device=device,
+            dtype=dtype,
+            weight_format=devices.current(device).weight_format if self.shader else "rows",
+            rows=rows,
+            hidden_size=shape.hidden,
+            conv_width=shape.taps,
+            **shape.keywords,
+        )
+        return bool(answer)
+
     def emulated(self, device: str) -> bool:
         """Whether metal_host would run it, so that its time means nothing."""
         return self.shader and device == "cpu"
 
-    def plan(self, shape: Shape, device: str, rows: int, dtype: torch.dtype) -> plan.Program:
+    def plan(
+        self,
+        shape: Shape,
+        device: str,
+        rows: int,
+        dtype: torch.dtype,
+        *,
+        in_place: bool = True,
+    ) -> plan.Program:
         """The program of a call of this arm; ValueError for a variant without one."""
         if not self.shader:
             raise ValueError(f"variant: {self.variant!r} has no program")
@@ -209,7 +255,7 @@ class Ours:
             variant=self.variant,
             device=devices.current(device).name,
             geometry=self.geometry,
-            in_place=True,
+            in_place=in_place,
         )
 
     def numeric_geometry(self, layer: Layer) -> str | None:
@@ -222,8 +268,10 @@ class Ours:
 
     def pack(self, layer: Layer) -> str:
         """Hash of the projections as the arm takes them."""
-        taken = layer.packed if self.shader else [layer.in_proj, layer.out_proj]
-        return facts.tensor_sha256(taken)
+        return layer.packed_sha256 if self.shader else layer.rows_sha256
+
+
+PACKED = Ours("packed")
 
 
 def ours(
@@ -232,20 +280,10 @@ def ours(
     """An arm for every variant that runs there, whatever its name, in the order of `VARIANTS`, and
     further shader arms for each launch geometry."""
     found = []
-    for variant in VARIANTS[1:]:
-        packed = variant not in ROW_VARIANTS
-        answer = supports(
-            variant,
-            device=device,
-            dtype=dtype,
-            weight_format=devices.current(device).weight_format if packed else "rows",
-            rows=rows,
-            hidden_size=shape.hidden,
-            conv_width=shape.taps,
-            **shape.keywords,
-        )
-        if answer:
-            found += [Ours(variant, g) for g in ["", *(geometries or [] if packed else [])]]
+    for arm in map(Ours, VARIANTS[1:]):
+        if arm.supports(shape, device, rows, dtype):
+            others = geometries or [] if arm.shader else []
+            found += [arm, *(Ours(arm.variant, g) for g in others)]
     return found
 
 
@@ -260,33 +298,33 @@ class Linears:
 
 
 class Fla:
-    """flash-linear-attention: its norms, convolution and fused recurrent rule, cuBLAS between.
+    """flash-linear-attention 0.6: its norms, convolution and fused recurrent rule, cuBLAS between.
 
-    New states are new tensors, as in its own layers: nothing is copied for them.
+    As in its own layers a single token is convolved in place, by a kernel of its own, and other new
+    states are new tensors. ImportError where it, einops or triton is not installed.
     """
 
     name = "fla"
 
     def __init__(self) -> None:
-        from fla.modules.causal_conv1d import causal_conv1d
+        from fla.modules.causal_conv1d import causal_conv1d, causal_conv1d_update
         from fla.modules.norm.fused_norm_gate import rms_norm_gated
         from fla.modules.norm.layernorm import rms_norm
         from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 
-        self.conv, self.rms_norm, self.gated = causal_conv1d, rms_norm, rms_norm_gated
+        self.conv, self.step = causal_conv1d, causal_conv1d_update
+        self.rms_norm, self.gated = rms_norm, rms_norm_gated
         self.rule = fused_recurrent_gated_delta_rule
 
     def __call__(self, layer: Layer, hidden: Tensor, states: tuple[Tensor, Tensor]) -> Results:
         s = layer.shape
         y = linear(self.rms_norm(hidden, layer.float_norm, None, eps=EPS), layer.in_proj)
         qkv, z, b, a = y.split([s.conv_dim, s.value_dim, s.v_heads, s.v_heads], -1)
-        qkv, conv = self.conv(
-            qkv,
-            layer.conv_weight,
-            initial_state=states[0],
-            output_final_state=True,
-            activation="silu",
-        )
+        taps: dict[str, Any] = {"weight": layer.conv_weight, "activation": "silu"}
+        if qkv.shape[1] == 1:
+            qkv, conv = self.step(qkv, states[0], **taps)
+        else:
+            qkv, conv = self.conv(qkv, initial_state=states[0], output_final_state=True, **taps)
         q, k, v = (
             x.unflatten(-1, (-1, s.head))
             for x in qkv.split([s.key_dim, s.key_dim, s.value_dim], -1)
@@ -310,5 +348,14 @@ class Fla:
         return linear(o.flatten(-2), layer.out_proj) + hidden, conv, state
 
 
-def fla_is_here() -> bool:
-    return importlib.util.find_spec("fla") is not None
+def fla(layer: Layer, hidden: Tensor) -> Fla | None:
+    """The arm, where the package is installed, can be imported and runs here."""
+    if importlib.util.find_spec("fla") is None:
+        return None
+    try:
+        arm = Fla()
+        arm(layer, hidden, layer.states(arm))
+    except Exception as error:  # whatever goes wrong in there costs no other arm
+        print(f"no arm fla: {type(error).__name__}: {error}")
+        return None
+    return arm

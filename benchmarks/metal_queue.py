@@ -171,13 +171,14 @@ class MetalQueue:
             said = error.localizedDescription() if error is not None else "Metal gave no message"
             raise BenchmarkError(f"{what}: {said}")
 
-    def buffer(self, size: int, data: bytes | None = None) -> Any:
-        """Shared memory, zeroed or with `data` at its start."""
+    def buffer(self, size: int, data: bytes | memoryview = b"") -> Any:
+        """Shared memory: `data`, then zeros."""
         made = self.device.newBufferWithLength_options_(max(16, size), STORAGE_SHARED)
         if made is None:
             raise BenchmarkError(f"Metal has no buffer of {size} bytes")
         view = made.contents().as_buffer(max(16, size))
-        view[:] = bytes(len(view)) if data is None else data + bytes(len(view) - len(data))
+        view[: len(data)] = data
+        view[len(data) :] = bytes(len(view) - len(data))
         return made
 
     def encoded(
@@ -197,9 +198,7 @@ class MetalQueue:
             data = given.get(b.name)
             if b.storage not in storages or data is not None:
                 size = max(x.bytes for x in program.buffers if x.storage == b.storage)
-                storages[b.storage] = self.buffer(
-                    size, memory_bytes(data) if data is not None else None
-                )
+                storages[b.storage] = self.buffer(size, b"" if data is None else memory_bytes(data))
         return Encoded(program, pipelines, [storages[b.storage] for b in program.buffers])
 
     def seconds(self, work: Any, calls: int) -> float:

@@ -46,6 +46,25 @@ class HostClock:
         return (time.perf_counter_ns() - start) * 1e-9 / calls
 
 
+class Submission:
+    """Host clock around asking for work; `settle` waits for what was asked, outside the time."""
+
+    gpu = False
+    name = "host clock, submission only"
+
+    def __init__(self, settle: Callable[[], Any]) -> None:
+        self.settle = settle
+
+    def seconds(self, work: Callable[[], Any], calls: int) -> float:
+        self.settle()
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            work()
+        taken = (time.perf_counter_ns() - start) * 1e-9 / calls
+        self.settle()
+        return taken
+
+
 class CudaEvents:
     """Events on the current stream. Arms are graph replays, or plain calls with `ahead` off."""
 
@@ -73,7 +92,8 @@ class CudaEvents:
 
 
 def capture(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """A graph of the work, which has run before on the capturing side stream."""
+    """A graph of the work, which has run before on the stream that captures: what a launch keeps by
+    stream (the control block of a persistent kernel) must be there beforehand."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -82,7 +102,7 @@ def capture(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         work()
     return graph
 

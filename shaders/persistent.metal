@@ -49,8 +49,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   if (tid < WORKER / 32) mem.left[tid] = 0;
   if (tid == 0) {
     mem.epoch = peek(counters + kCounterEpoch);
-    mem.ticket[0] =
-        enter(launch) ? draw(counters, mem.epoch * (args.tasks + workers)) : args.tasks;
+    mem.ticket[0] = enter(launch) ? draw(counters, mem.epoch * (args.tasks + workers)) : args.tasks;
   }
   if (kInProjection && kNorm) all_squares<T>(in_args, X, mem.squares, sg, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -67,6 +66,9 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   in.mask = mask;
   device T* conv_to = conv_out + ulong(kSlots ? 1 - slot : 0) * args.conv_slot;
 
+  Weights weights;
+  weights.in = W_in;
+  weights.out = W_out;
   uint task = mem.ticket[0];
   for (uint turn = 1; task < args.tasks; turn ^= 1) {
     uint next = 0;
@@ -76,12 +78,21 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
       last = ending(launch, task);
     }
     const uint stage = records[task].stage, tile = records[task].tile, part = records[task].part;
+    Coming coming;
+    coming.records = records;
+    coming.tile = &mem.coming;
+    coming.next = next;
+    coming.tasks = args.tasks;
+    coming.on = out_args.ahead > 0;
+    coming.mine = tid == 0;
     WholeRecord whole;
     whole.launch = launch;
     whole.task = task;
     whole.first = records[task].first_wait;
     whole.count = records[task].waits;
     if (kInProjection && stage == kTaskInProj) {
+      InTile in_tile;
+      in_tile.coming = coming;
       const uint row = row_of<T>(in_args, part, lane);
       device const uint4* x = row_words<T>(in_args, X, row, lane);
       if (kNorm) {
@@ -89,27 +100,29 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
         rows.x = x;
         rows.w = input_norm_weight + lane_pair(lane) * (sizeof(T) / 2);
         rows.inv = row_scale(&mem.squares[part][0][row % 8], 8, in_args.k, in_args.eps);
-        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, rows, Y, false, residual,
-                                        mem.projection, tid, sg, lane, Nothing());
+        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, in_args, out_args, weights, rows,
+                                        Y, false, residual, mem.projection, tid, sg, lane, in_tile);
       } else {
         PlainRows<T, device const uint4*> rows;
         rows.x = x;
-        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, rows, Y, false, residual,
-                                        mem.projection, tid, sg, lane, Nothing());
+        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, in_args, out_args, weights, rows,
+                                        Y, false, residual, mem.projection, tid, sg, lane, in_tile);
       }
     } else if (stage == kTaskHead) {
       core_task<T, DK, DV, RPL, Across>(gdn, in, tile, part, Y, G, mem.head, tid, sg, lane, whole);
     } else if (stage == kTaskConvState) {
       if (wait_for(whole, 0)) conv_state_task<T>(gdn, in, conv_to, Y, tile, part, tid);
     } else if (stage == kTaskOutProj) {
-      BySegment ready;
-      ready.launch = launch;
-      ready.task = task;
-      ready.first = whole.first;
+      OutTile ready;
+      ready.by.launch = launch;
+      ready.by.task = task;
+      ready.by.first = whole.first;
+      ready.coming = coming;
       PlainRows<T, Words> rows;
       rows.x = row_words<T>(out_args, (Words)G, row_of<T>(out_args, part, lane), lane);
-      projection_task<T, NT, U, PIPE>(out_args, tile, part, W_out, rows, output, kResidual,
-                                      residual, mem.projection, tid, sg, lane, ready);
+      projection_task<T, NT, U, PIPE>(out_args, tile, part, W_out, in_args, out_args, weights, rows,
+                                      output, kResidual, residual, mem.projection, tid, sg, lane,
+                                      ready);
     }
     const bool left = has_left(launch);  // asked before the barrier: the next task may set it
     if (tid == 0) mem.ticket[turn] = last || left ? args.tasks : next;
@@ -123,7 +136,17 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
 }
 
 #if TMF_TILES(1, 2)
-#define TMF_FOR_DIMS(dk, dv) \
+#define TMF_TWO(dk, dv) \
   TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u2p__grid", persistent, dk, dv, 1, 2, true)
-#include "include/dims.h"
+#else
+#define TMF_TWO(dk, dv)
 #endif
+#if TMF_TILES(1, 4)
+#define TMF_FOUR(dk, dv)                                                                      \
+  TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u4__grid", persistent, dk, dv, 1, 4, false) \
+  TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u4p__grid", persistent, dk, dv, 1, 4, true)
+#else
+#define TMF_FOUR(dk, dv)
+#endif
+#define TMF_FOR_DIMS(dk, dv) TMF_TWO(dk, dv) TMF_FOUR(dk, dv)
+#include "include/dims.h"

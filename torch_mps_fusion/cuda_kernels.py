@@ -18,6 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -41,62 +42,82 @@ _HEADER = re.compile(r"// by value:((?: \d+)*)\n")
 _lock = threading.Lock()
 
 
-def file_name(kernel: Kernel) -> str:
-    """The name of the kernel's file, with a digest of all that it is made of."""
+@dataclass(frozen=True)
+class Text:
+    """What a kernel is compiled from: a flat text with macros, for threadgroups of `threads`, of
+    which a multiprocessor is to hold `resident`."""
+
+    flat: str
+    threads: int
+    defines: Mapping[str, int] = field(default_factory=dict)
+    resident: int | None = None
+
+
+def text_of(kernel: Kernel) -> Text:
+    """The text of one of the package's own kernels."""
     family, name, constants = kernel
-    key = compiler.digest(
+    norm = bool(host_kernels.parse_constants(constants).get(NORM, 0))
+    return Text(
         host_kernels.text(family),
+        shaders.threads(name),
+        shaders.defines(name),
+        shaders.resident(name, norm),
+    )
+
+
+def file_name(kernel: Kernel, text: Text | None = None) -> str:
+    """The name of the kernel's file, with a digest of all that it is made of. `text`: of a kernel
+    that is none of the package's."""
+    _, name, constants = kernel
+    made_of = text or text_of(kernel)
+    key = compiler.digest(
+        made_of.flat,
         name,
         constants,
         compiler.folder_digest(compiler.SHIM),
         *((compiler.HERE / f"{m}.py").read_text() for m in ("ptx", "rewrite", "source", "build")),
-        f"{shaders.threads(name)} {_resident(name, constants)}",
+        f"{made_of.threads} {made_of.resident}",
         VERSION,
     )
     return f"{name}-{key}.ptx"
 
 
-def _resident(name: str, constants: str) -> int | None:
-    norm = host_kernels.parse_constants(constants).get(NORM, 0)
-    return shaders.resident(name, norm=bool(norm))
-
-
-def find(family: str, name: str, constants: str) -> tuple[str, str]:
+def find(family: str, name: str, constants: str, given_text: Text | None = None) -> tuple[str, str]:
     """(PTX, buffer indices of the arguments that are passed by value, by slot).
 
     Looked for in the folder that TORCH_MPS_FUSION_PTX names, then in the cache of `metal_host`;
     made where it is in neither.
     """
     kernel = family, name, constants
-    cached = compiler.cache_dir() / "ptx" / file_name(kernel)
+    cached = compiler.cache_dir() / "ptx" / file_name(kernel, given_text)
     given = os.environ.get(FOLDER)
     places = [*([Path(given, cached.name)] if given else []), cached]
     found = next((place for place in places if place.is_file()), None)
-    text = found.read_text() if found else write(kernel, cached)
+    text = found.read_text() if found else write(kernel, cached, given_text)
     header = _HEADER.match(text)
     if header is None:
         raise CompileError(f"{found}: no file of this version; delete it")
     return text, header[1].strip()
 
 
-def write(kernel: Kernel, path: Path) -> str:
+def write(kernel: Kernel, path: Path, text: Text | None = None) -> str:
     """Makes the kernel's PTX and writes it. CompileError says what is missing."""
     family, name, constants = kernel
-    flat = host_kernels.text(family)
+    made_of = text or text_of(kernel)
+    flat = made_of.flat
     values: dict[str | int, object] = {c.index: 0 for c in source.function_constants(flat)}
     values.update(host_kernels.parse_constants(constants).items())
-    resident = _resident(name, constants)
     with _lock:
         try:
             module = ptx.build(
                 f"{family}.metal",
                 values,
-                defines=shaders.defines(name),
+                defines=made_of.defines,
                 text=flat,
                 kernels=[name],
                 by_value=True,
-                threads={name: shaders.threads(name)},
-                resident={} if resident is None else {name: resident},
+                threads={name: made_of.threads},
+                resident={} if made_of.resident is None else {name: made_of.resident},
             )
         except CompileError as error:
             raise CompileError(
@@ -104,20 +125,24 @@ def write(kernel: Kernel, path: Path) -> str:
                 f"here: {error}. `python -m torch_mps_fusion ptx DIR` on another machine makes "
                 f"what {FOLDER}=DIR then offers"
             ) from None
-    slots = " ".join(map(str, module.kernels[name].values))
-    text = f"// by value: {slots}\n{module.text}"
+    slots = "".join(f" {i}" for i in module.kernels[name].values)
+    made = f"// by value:{slots}\n{module.text}"
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_name(f".{os.getpid()}-{path.name}")
-    making.write_text(text)
+    making.write_text(made)
     making.replace(path)
-    return text
+    return made
+
+
+def kernel_of(dispatch: plan.Dispatch) -> Kernel:
+    """The kernel of a dispatch, as `find` takes it."""
+    constants = ",".join(f"{i}={v}" for i, v in sorted(dispatch.constants.items()))
+    return dispatch.family, dispatch.kernel, constants
 
 
 def kernels_of(program: plan.Program) -> Iterator[Kernel]:
     """The kernels of a program, as `find` takes them."""
-    for d in program.kernels:
-        constants = ",".join(f"{i}={v}" for i, v in sorted(d.constants.items()))
-        yield d.family, d.kernel, constants
+    return map(kernel_of, program.kernels)
 
 
 def needed(
@@ -163,14 +188,15 @@ def needed(
     return found
 
 
-def fill(folder: Path, kernels: Iterable[Kernel]) -> int:
-    """Writes the kernels that the folder lacks; how many there are."""
+def fill(folder: Path, kernels: Iterable[Kernel], text: Text | None = None) -> int:
+    """Writes the kernels that the folder lacks; how many there are. `text`: of all of them, where
+    they are none of the package's."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for kernel in sorted(kernels):
-        path = folder / file_name(kernel)
+        path = folder / file_name(kernel, text)
         if not path.is_file():
-            write(kernel, path)
+            write(kernel, path, text)
         count += 1
     return count
 

@@ -103,7 +103,7 @@ def resident(name: str, norm: bool = False) -> int | None:
     parsed = parse_name(name)
     if parsed.op == "projection":
         loads = parsed.tile["nt"] * parsed.tile["u"] * (2 if "p" in parsed.tile else 1)
-        return (3 if norm else 4) if loads == 4 else 2
+        return (3 if norm or "p" in parsed.tile else 4) if loads == 4 else 2
     if parsed.op in ("persistent", "conv"):
         return 2
     if parsed.op in ("core", "rule", "rms_norm"):

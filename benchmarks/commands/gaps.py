@@ -15,14 +15,17 @@ import torch
 from torch_mps_fusion.explain import aligned
 
 from .. import receipts
+from ..errors import BenchmarkError
 from ..layers import SHAPES, Layer, Ours, ours
 from ..metal_queue import MetalQueue
+from ..timers import capture
 from .layer import memory, record
 
 NOTE = (
     "A producer's tail and a consumer's head are inside the intervals; without the boundary "
     "they remain."
 )
+WARM_UP = 8
 Interval = tuple[str, float, float]
 
 
@@ -71,22 +74,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.window == "ffn_to_gdn":
         raise NotImplementedError("window ffn_to_gdn is deferred, because the package has no FFN")
-    shape = SHAPES["small" if options.smoke else options.shape[0]]
+    if options.smoke:
+        options.shape = ["small"]
+    shape = SHAPES[options.shape[0]]
     arms = [a for a in ours(shape, options.device, options.rows, torch.bfloat16) if a.shader]
-    if options.device == "mps":
-        yield from (timed(options, arm) for arm in arms)
-    elif options.device == "cuda":
-        yield from (profiled(options, arm) for arm in arms)
-    else:
+    if options.device == "cpu":
         yield traced(options, arms)
+    else:
+        layer = Layer(shape, options.device, options.seed)
+        with torch.no_grad():
+            yield from (measured(options, arm, layer) for arm in arms)
     print(NOTE)
 
 
 def traced(options: argparse.Namespace, arms: list[Ours]) -> receipts.Receipt:
-    name = "small" if options.smoke else options.shape[0]
-    found = {}
+    shape, found = SHAPES[options.shape[0]], {}
     for arm in arms:
-        program = arm.plan(SHAPES[name], options.device, options.rows, torch.bfloat16)
+        program = arm.plan(shape, options.device, options.rows, torch.bfloat16)
         lines = [("dispatch", "after a barrier", "groups", "read", "written")]
         for d in program.dispatches:
             groups = d.grid[0] * d.grid[1] * d.grid[2]
@@ -109,9 +113,8 @@ def traced(options: argparse.Namespace, arms: list[Ours]) -> receipts.Receipt:
     )
 
 
-def report(
-    options: argparse.Namespace, arm: Ours, intervals: list[Interval], tick: float, how: str
-) -> receipts.Receipt:
+def measured(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.Receipt:
+    how, tick, intervals = {"cuda": profiled, "mps": timed}[options.device](options, arm, layer)
     found = account(intervals)
     start = min(i[1] for i in intervals)
     lines = [("dispatch", "start us", "end us")]
@@ -121,7 +124,6 @@ def report(
         f"{arm.name}: window {found.window * 1e6:.2f} us, intervals {found.covered * 1e6:.2f}, "
         f"gaps {found.gaps * 1e6:.2f}, overlaps {found.overlaps * 1e6:.2f}"
     )
-    layer = Layer(SHAPES[options.shape[0]], options.device, options.seed)
     return receipts.new(
         options,
         options.device,
@@ -142,32 +144,34 @@ def report(
     )
 
 
-def timed(options: argparse.Namespace, arm: Ours) -> receipts.Receipt:
-    layer = Layer(SHAPES[options.shape[0]], options.device, options.seed)
-    hidden = layer.hidden(options.rows)
+def timed(
+    options: argparse.Namespace, arm: Ours, layer: Layer
+) -> tuple[str, float, list[Interval]]:
     queue = MetalQueue(options.deadline)
     program = arm.plan(layer.shape, "mps", options.rows, torch.bfloat16)
-    encoded = queue.encoded(program, memory(arm, layer, hidden))
-    for _ in range(8):
+    encoded = queue.encoded(program, memory(arm, layer, layer.hidden(options.rows)))
+    for _ in range(WARM_UP):
         queue.intervals(encoded)
-    how = "a command buffer for every dispatch"
-    return report(options, arm, queue.intervals(encoded), 1e-7, how)
+    return "a command buffer for every dispatch", 1e-7, queue.intervals(encoded)
 
 
-def profiled(options: argparse.Namespace, arm: Ours) -> receipts.Receipt:
-    """Kernel intervals as CUPTI gives them to torch's profiler."""
-    layer = Layer(SHAPES[options.shape[0]], "cuda", options.seed)
+def profiled(
+    options: argparse.Namespace, arm: Ours, layer: Layer
+) -> tuple[str, float, list[Interval]]:
+    """Kernel intervals as CUPTI gives them to torch's profiler. They are those of one replay of a
+    graph: plain calls would show the host's time between launches."""
     hidden, states = layer.hidden(options.rows), layer.states()
-    for _ in range(8):
-        arm(layer, hidden, states)
-    torch.cuda.synchronize()
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        arm(layer, hidden, states)
-        torch.cuda.synchronize()
-    events = [
+    replay = capture(lambda: arm(layer, hidden, states)).replay
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(WARM_UP + 1):
+            replay()
+            torch.cuda.synchronize()
+    found = [
         (e.name, e.time_range.start * 1e-6, e.time_range.end * 1e-6)
         for e in profile.events()
         if e.device_type == torch.autograd.DeviceType.CUDA
     ]
-    return report(options, arm, events, 1e-6, "CUPTI, one call")
+    if not found or len(found) % (WARM_UP + 1):
+        raise BenchmarkError(f"{arm.name}: the profiler saw {len(found)} kernels: no intervals")
+    found.sort(key=lambda i: i[1])
+    return "CUPTI, a graph replay", 1e-6, found[-(len(found) // (WARM_UP + 1)) :]

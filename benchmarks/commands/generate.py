@@ -18,6 +18,7 @@ from .. import receipts
 from ..harness import Arm, check, measure, options_of
 from ..timers import HostClock
 
+DEVICE = "cpu"  # whatever the others run on
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Best and second-best logit closer than this times the best are a tie, which a rounding decides.
 TIES = {"float32": 1e-5, "bfloat16": 2**-6}

@@ -18,18 +18,19 @@ from torch_mps_fusion.explain import aligned
 
 from .. import probes, receipts
 from ..harness import Arm, measure, options_of
-from ..metal_queue import MetalQueue
 from ..numeric_classes import bf16_ulps, histogram
+from ..probes import Launch, Launcher, Probe
 
 SHAPES = {"ffn_down": (5120, 17408), "gdn_out": (5120, 6144)}
 MODES = ("dependent", "independent")  # whether a call reads what the one before wrote
-ROWS = 8
+ROWS, MOST_K = 8, max(k for _, k in SHAPES.values())
+SPLITS = (1, 2, 4, 8, 16)
 EMULATED_OUTPUTS = 256  # of the N; every output sees the whole K
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--k-splits", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--k-splits", type=int, nargs="+", default=list(SPLITS))
     parser.add_argument(
         "--require",
         choices=("bytes", "tolerance"),
@@ -61,20 +62,23 @@ def bits(t: Tensor) -> np.ndarray:
     return t.view(torch.uint16).numpy()
 
 
-def emulated(x: Tensor, w: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """(output in bfloat16, sums in float32 before rounding)."""
+def probe(rows: int, k: int, n: int, splits: int) -> Probe:
+    args = {4: probes.uint32(rows, k, n, k)}
+    return Probe("ksplit", {"kSplits": splits}, n, 32 * splits, args)
+
+
+def product(
+    x: Tensor, w: Tensor, splits: int, launcher: Launcher | None = None
+) -> tuple[Tensor, Tensor]:
+    """(output in bfloat16, sums in float32 before rounding), in metal_host without a launcher."""
     (rows, k), n = x.shape, w.shape[0]
     y = torch.full((rows, n), float("nan"), dtype=torch.bfloat16)
     sums = torch.full((rows, n), float("nan"))
-    args = np.array([rows, k, n, k], np.uint32)
-    probes.emulate(
-        "ksplit",
-        {"kSplits": splits},
-        n,
-        32 * splits,
-        [bits(x), bits(w), bits(y), sums.numpy(), args],
-        checked=False,
-    )
+    arrays = [bits(x), bits(w), bits(y), sums.numpy()]
+    if launcher is None:
+        probes.emulate(probe(rows, k, n, splits), arrays, checked=False)
+    else:
+        probes.run(launcher, probe(rows, k, n, splits), arrays)
     return y, sums
 
 
@@ -84,7 +88,9 @@ def chained(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([y[:, :n], x[:, n:]], 1)
 
 
-def numerics(x: Tensor, w: Tensor, splits: list[int]) -> dict[int, dict[str, Any]]:
+def numerics(
+    x: Tensor, w: Tensor, splits: list[int], launcher: Launcher | None
+) -> dict[int, dict[str, Any]]:
     """ULP histogram and byte identity against split 1, after one call and after two that depend.
 
     A split whose float sums differ is not byte-identical, whether or not a rounding of this sample
@@ -92,8 +98,9 @@ def numerics(x: Tensor, w: Tensor, splits: list[int]) -> dict[int, dict[str, Any
     """
     outputs = {}
     for s in sorted({1, *splits}):
-        first = emulated(x, w, s)
-        outputs[s] = {"independent": first, "dependent": emulated(chained(x, first[0]), w, s)}
+        first = product(x, w, s, launcher)
+        second = product(chained(x, first[0]), w, s, launcher)
+        outputs[s] = {"independent": first, "dependent": second}
     found = {}
     for s in splits:
         ulps = {m: bf16_ulps(outputs[s][m][0], outputs[1][m][0]) for m in MODES}
@@ -111,7 +118,9 @@ def cell(options: argparse.Namespace, name: str, n: int, k: int) -> receipts.Rec
     if k % max(options.k_splits):
         raise ValueError(f"k_splits: {k} does not divide by {max(options.k_splits)}")
     x, w = operands(n, k, options.seed)
-    found = numerics(x, w, options.k_splits)
+    cpu = options.device == "cpu"
+    launcher = None if cpu else probes.launcher_of(options.device, options.deadline)
+    found = numerics(x, w, options.k_splits, launcher)
     head = ("split", *(f"{m}: moved, max ulp" for m in MODES), "float sums moved", "byte identity")
     lines = [head]
     for s, f in found.items():
@@ -135,65 +144,53 @@ def cell(options: argparse.Namespace, name: str, n: int, k: int) -> receipts.Rec
         "results": {"part": name, "modes": list(MODES), "failed": failed},
         "caveats": ["a probe kernel; the layer's projections keep one split for all rows"],
     }
-    if options.device == "mps":
-        return timed(options, x, w, shared)
-    print("emulated: no times" if options.device == "cpu" else "no times: bits only")
+    if launcher is not None:
+        return timed(options, launcher, x, w, shared)
+    print("emulated: no times")
     records = [
         receipts.arm(f"split {s}", launch=f"splits {s}", replay="none", emulated=True, counts=f)
         for s, f in found.items()
     ]
     return receipts.new(
-        options, "cpu-emulation", arms=records, needs=["times of both modes: a Mac"], **shared
+        options,
+        "cpu-emulation",
+        arms=records,
+        needs=["times of both modes: a Mac, or an NVIDIA GPU"],
+        **shared,
     )
 
 
-class Calls:
-    """Two calls: in dependent mode the second reads what the first wrote, behind a barrier."""
-
-    def __init__(self, first: probes.Launch, second: probes.Launch) -> None:
-        self.both = first, second
-
-    def encode(self, encoder: Any) -> None:
-        for launch in self.both:
-            launch.encode(encoder)
-
-
 def timed(
-    options: argparse.Namespace, x: Tensor, w: Tensor, shared: dict[str, Any]
+    options: argparse.Namespace, launcher: Launcher, x: Tensor, w: Tensor, shared: dict[str, Any]
 ) -> receipts.Receipt:
-    queue, (rows, k), n = MetalQueue(options.deadline), x.shape, w.shape[0]
-    args = {4: probes.uint32(rows, k, n, k)}
-    weight, x1, x2 = (queue.buffer(t.nbytes, bits(t).tobytes()) for t in (w, x, x))
-    y1, y2 = queue.buffer(x.nbytes), queue.buffer(x.nbytes)
-    sums = queue.buffer(4 * rows * n)
+    """Two calls are one sample: in dependent mode the second reads what the first wrote."""
+    (rows, k), n = x.shape, w.shape[0]
+    weight, x1, x2 = (launcher.buffer(bits(t)) for t in (w, x, x))
+    y1, y2 = (launcher.buffer(bits(x)) for _ in range(2))
+    s1, s2 = (launcher.buffer(np.zeros(rows * n, np.float32)) for _ in range(2))
     arms, records = [], []
     for s in options.k_splits:
-        pipeline = probes.pipeline(queue, "ksplit", {"kSplits": s})
-
-        def launch(a: Any, b: Any, wait: bool, p: Any = pipeline, s: int = s) -> probes.Launch:
-            return probes.Launch(p, [a, weight, b, sums], args, n, 32 * s, wait)
-
         for mode in MODES:
-            feeds = mode == "dependent"
-            pair = Calls(launch(x1, y1, feeds), launch(y1 if feeds else x2, y2, feeds))
-            arms.append(Arm(f"split {s}, {mode}", pair, 16, 2))
+            feeds, own = mode == "dependent", probe(rows, k, n, s)
+            first = Launch(own, [x1, weight, y1, s1], feeds)
+            second = Launch(own, [y1 if feeds else x2, weight, y2, s2], feeds)
+            name = f"split {s}, {mode}"
+            arms.append(Arm(name, launcher.work([first, second]), 16, 2))
             records.append(
                 receipts.arm(
-                    f"split {s}, {mode}",
-                    launch=f"splits {s}",
-                    replay="command buffer",
-                    payload_bytes=w.nbytes,
+                    name, launch=f"splits {s}", replay=launcher.replay, payload_bytes=w.nbytes
                 )
             )
     measured = measure(
         arms,
-        queue,
+        launcher.timer,
         rounds=options.rounds or 21,
         warm_up_s=options.warm_up_gpu_seconds,
         **options_of(options),
     )
     for record in records:
         print(f"{record['name']:<24} {measured.median(record['name']) * 1e6:9.2f} us")
+    print(receipts.LABELS[options.device])
     base = options.k_splits[0]
     pairs = [
         measured.compare(f"split {s}, {m}", f"split {base}, {m}").as_dict()
@@ -202,7 +199,7 @@ def timed(
     ]
     return receipts.new(
         options,
-        "mps",
+        options.device,
         cache_mode="warm",
         working_set_bytes=w.nbytes,
         measured=measured,

@@ -1,10 +1,10 @@
 """One mixer layer: every variant that runs here, against aten and against each other.
 
 Input norm and residual included, from non-zero states. Before it is timed an arm is compared with
-float64, and our shaders with each other bit by bit; after it, with itself. CUDA: graph replays of a
-chain of layers whose weights together exceed any cache, and the copy rate in the same rounds. MPS:
-our shaders by command buffers of our own queue, everything by the host clock. CPU: times of native
-code; the shaders are emulated and counted.
+float64, and our shaders with each other bit by bit; after it, with itself. CUDA: a chain of layers
+whose weights together exceed any cache, as replays of a graph and as plain calls ("eager"), and the
+copy rate in the same rounds. MPS: our shaders by command buffers of our own queue, everything by
+the host clock. CPU: times of native code; the shaders are emulated and counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from torch_mps_fusion.explain import aligned
 
 from .. import emulation, facts, gates, receipts
 from ..harness import Arm, Measured, check, copies, measure, options_of
-from ..layers import SHAPES, Fla, Layer, Linears, Ours, Shape, fla_is_here, ours
+from ..layers import SHAPES, Fla, Layer, Linears, Ours, Shape, fla, ours
 from ..layers import Arm as LayerArm
 from ..metal_queue import MetalQueue
-from ..timers import for_torch
+from ..timers import capture, for_torch
 
 COPY_BYTES = 1 << 30
 COLD_BYTES = {"cuda": 800_000_000, "mps": 2_000_000_000}
+EAGER = " eager"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,27 +47,28 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         options.shape = ["small", "0.8b"] if options.device == "cpu" else ["0.8b", "9b", "27b"]
     with torch.no_grad():
         for name in options.shape:
+            layer = Layer(SHAPES[name], options.device, options.seed)
             for rows in options.rows:
-                yield from cell(options, name, rows)
+                yield from cell(options, name, layer, rows)
 
 
-def arms_of(options: argparse.Namespace, shape: Shape, rows: int) -> list[LayerArm]:
-    found: list[LayerArm] = list(
-        ours(shape, options.device, rows, torch.bfloat16, options.geometry)
-    )
-    if options.device != "cpu":
+def arms_of(options: argparse.Namespace, layer: Layer, hidden: Tensor) -> list[LayerArm]:
+    device, rows = options.device, hidden.shape[1]
+    found: list[LayerArm] = list(ours(layer.shape, device, rows, layer.dtype, options.geometry))
+    if device != "cpu":
         found.append(Linears())
-    if options.device == "cuda" and fla_is_here():
-        found.append(Fla())
+    if device == "cuda" and (not options.only or Fla.name in options.only):
+        other = fla(layer, hidden)
+        found += [] if other is None else [other]
     return [a for a in found if not options.only or a.name in options.only]
 
 
-def cell(options: argparse.Namespace, name: str, rows: int) -> Iterator[receipts.Receipt]:
+def cell(
+    options: argparse.Namespace, name: str, layer: Layer, rows: int
+) -> Iterator[receipts.Receipt]:
     """One shape and number of rows: gate, times of what may be timed, counts of the rest."""
-    shape = SHAPES[name]
-    layer = Layer(shape, options.device, options.seed)
     hidden = layer.hidden(rows)
-    arms = arms_of(options, shape, rows)
+    arms = arms_of(options, layer, hidden)
     errors = gates.gate(arms, layer, hidden)
     for arm in arms:
         check(errors[arm.name], arm.name)
@@ -142,30 +144,35 @@ def timed_receipt(
 ) -> receipts.Receipt:
     rows, kind = hidden.shape[1], options.device
     count = working_set(options, layer.shape)
-    layers = [layer, *(Layer(layer.shape, kind, options.seed + i) for i in range(1, count))]
-    timer = for_torch(kind, options.deadline)
-    to_measure = []
+    layers = [layer, *(layer.copy() for _ in range(1, count))]
+    calls = 1 if kind == "cpu" or options.smoke else 8
+    to_measure, records = [], []
     for arm in arms:
-        work: Callable[[], Any] = chain(arm, layers, hidden)
-        if kind == "cuda":
-            work = graph(work)
-        to_measure.append(
-            Arm(arm.name, work, 8 if kind != "cpu" else 1, count, checker(arm, layer, hidden))
-        )
+        plain, bits = chain(arm, layers, hidden), checker(arm, layer, hidden)
+        if kind != "cuda":
+            to_measure.append(Arm(arm.name, plain, calls, count, bits))
+            records.append(record(arm, layer, rows))
+            continue
+        if replay := graph(arm.name, plain):
+            to_measure.append(Arm(arm.name, replay, calls, count, bits))
+            records.append(record(arm, layer, rows, replay="CUDA graph"))
+        to_measure.append(Arm(arm.name + EAGER, plain, 1, count))
+        records.append({**record(arm, layer, rows), "name": arm.name + EAGER})
+    names = [a.name for a in to_measure]
     if kind == "cuda":
         to_measure.append(copy_arm())
+        records.append(receipts.arm("copy", payload_bytes=2 * COPY_BYTES, launch="aten copy_"))
     measured = measure(
         to_measure,
-        timer,
+        for_torch(kind, options.deadline),
         rounds=options.rounds or (3 if options.smoke else 21),
         warm_up_s=0.0 if options.smoke else options.warm_up_gpu_seconds,
         **options_of(options),
     )
-    replay = "CUDA graph" if kind == "cuda" else "plain calls"
-    records = [record(arm, layer, rows, replay=replay) for arm in arms]
-    if kind == "cuda":
-        records.append(receipts.arm("copy", payload_bytes=2 * COPY_BYTES, launch="aten copy_"))
-    print_table(measured, arms[0].name)
+    torch.ops.mps_fusion._check_launches(kind)
+    print_table(measured, names[0])
+    replayed = [n for n in names if not n.endswith(EAGER)]
+    eager = [n for n in names if n.endswith(EAGER)]
     return receipts.new(
         options,
         {"cpu": "cpu-native"}.get(kind, kind),
@@ -174,7 +181,7 @@ def timed_receipt(
         working_set_bytes=count * layer.shape.payload,
         measured=measured,
         arms=records,
-        comparisons=comparisons(measured, [a.name for a in arms]),
+        comparisons=comparisons(measured, replayed) + comparisons(measured, eager),
         results={"part": part, "layers": count},
         caveats=["a layer alone: gains do not add up over the layers of a model"],
     )
@@ -184,15 +191,18 @@ def checker(arm: LayerArm, layer: Layer, hidden: Tensor) -> Callable[[], str] | 
     return (lambda: gates.digest(arm, layer, hidden)) if isinstance(arm, Ours) else None
 
 
-def graph(work: Callable[[], Any]) -> Callable[[], Any]:
-    from ..timers import capture
-
-    return capture(work).replay
+def graph(name: str, work: Callable[[], Any]) -> Callable[[], None] | None:
+    """Its replay; None for work that cannot be captured, which costs no other arm."""
+    try:
+        return capture(work).replay
+    except RuntimeError as error:
+        print(f"{name}: no graph: {error}")
+        return None
 
 
 def copy_arm() -> Arm:
     """A copy of 1 GiB on the device: bytes read plus bytes written are its payload."""
-    source = torch.randn(COPY_BYTES // 4, device="cuda")
+    source = torch.randn(COPY_BYTES // 4).to("cuda")
     target = torch.empty_like(source)
     return Arm("copy", lambda: target.copy_(source), 4)
 

@@ -20,6 +20,7 @@ from ..layers import SHAPES, Layer, Ours, Results, ours
 from ..numeric_classes import CLASSES, bf16_ulps, cosine, errors, keeps, kl, strongest
 
 ROWS = 8
+TILE, WALK, RULE = GEOMETRIES = (";tile=nt1u4", ";groups=3", ";rule=r2s4")
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,11 @@ def optimisations(shape: str, device: str) -> list[Optimisation]:
     ]
     for v in shaders:
         found += [
-            Optimisation(f"{v}: tile nt1u4", "bytes", call(v), call(v, ";tile=nt1u4")),
-            Optimisation(
-                f"{v}: a group walks several tiles", "bytes", call(v), call(v, ";groups=3")
-            ),
+            Optimisation(f"{v}: tile nt1u4", "bytes", call(v), call(v, TILE)),
+            Optimisation(f"{v}: a group walks several tiles", "bytes", call(v), call(v, WALK)),
             Optimisation(f"{v}: tokens in two calls", "bytes", call(v), split(v, 3)),
         ]
-    found.append(
-        Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, ";rule=r2s4"))
-    )
+    found.append(Optimisation(f"{first}: rule r2s4", "bytes", call(first), call(first, RULE)))
     return found
 
 

@@ -23,6 +23,7 @@ from ..layers import SHAPES, Layer, Ours, ours
 from ..timers import HostClock
 from .layer import record
 
+DEVICE = "cpu"  # whatever the others run on
 TARGETS = {"packed": 1 / 4}
 OTHERS = 1 / 8
 

@@ -1,4 +1,4 @@
-"""Two arms of one layer against each other, twice: fusion claims and attributions.
+"""Arms of one layer against their controls, twice: fusion claims and attributions.
 
 A verdict needs an interval without 1 in each of two separate runs, of the same sign, beyond the
 noise band, A/A bias and drift; a fusion claim also equal packs, numeric geometry and replay.
@@ -7,22 +7,25 @@ noise band, A/A bias and drift; a fusion claim also equal packs, numeric geometr
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import torch
 
 from .. import claims, receipts
 from ..errors import ReportRefusal
-from ..layers import SHAPES, Ours, ours
+from ..layers import SHAPES, Layer, Ours, ours
 from ..stats import Comparison, Ratio
 from . import layer as layer_command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--a", default="core", help="the arm that is claimed to be faster")
-    parser.add_argument("--b", default="packed", help="the control")
-    parser.add_argument("--shape", nargs=1, choices=SHAPES, help="default: by device")
-    parser.add_argument("--rows", type=int, nargs=1, default=[8])
+    parser.add_argument(
+        "--a", nargs="+", default=["core"], help="the arms that are claimed to be faster"
+    )
+    parser.add_argument("--b", nargs="+", default=["packed"], help="the controls")
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, help="default: by device")
+    parser.add_argument("--rows", type=int, nargs="+", default=[8])
     parser.add_argument("--repeats", type=int, default=2, help="separate runs")
     parser.add_argument("--cause", default="", help="an attribution to check")
     parser.set_defaults(cache="cold", geometry=[], only=None)
@@ -35,47 +38,60 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
         options.shape, options.rows = ["small"], [2]
     if options.shape is None:
         options.shape = ["small" if options.device == "cpu" else "0.8b"]
-    shape, rows = SHAPES[options.shape[0]], options.rows[0]
-    options.geometry = [
-        a.partition(";")[2] and ";" + a.partition(";")[2]
-        for a in (options.a, options.b)
-        if ";" in a
-    ]
-    here = {a.name: a for a in ours(shape, options.device, rows, torch.bfloat16, options.geometry)}
-    missing = [name for name in (options.a, options.b) if name not in here]
+    options.only = [*options.a, *options.b]
+    options.geometry = sorted({";" + n.partition(";")[2] for n in options.only if ";" in n})
+    with torch.no_grad():
+        for name in options.shape:
+            layer = Layer(SHAPES[name], options.device, options.seed)
+            for rows in options.rows:
+                yield from cell(options, name, layer, rows)
+
+
+def cell(
+    options: argparse.Namespace, name: str, layer: Layer, rows: int
+) -> Iterator[receipts.Receipt]:
+    """All pairs of one shape and number of rows, in separate runs."""
+    found = ours(layer.shape, options.device, rows, torch.bfloat16, options.geometry)
+    here = {a.name: a for a in found}
+    missing = [n for n in options.only if n not in here]
     if missing:
         print(f"not here: {', '.join(missing)}; there are: {', '.join(here)}")
         yield receipts.new(
             options,
             "arithmetic",
             results={"missing": missing},
-            needs=[f"variant {name} on {options.device}" for name in missing],
+            needs=[f"variant {n} on {options.device}" for n in missing],
         )
         return
-    options.only = [options.a, options.b]
-    found = []
+    timed, seed = [], options.seed
     for i in range(options.repeats):
-        options.seed += i
-        with torch.no_grad():
-            for receipt in layer_command.cell(options, options.shape[0], rows):
-                receipt["results"]["part"] += f"-run{i + 1}"
-                found.append(receipt)
-    timed = [r for r in found if r["comparisons"]]
-    yield from found
+        options.seed = seed + i
+        for receipt in layer_command.cell(options, name, layer, rows):
+            receipt["results"]["part"] += f"-run{i + 1}"
+            timed += [receipt] if receipt["comparisons"] else []
+            yield receipt
+    options.seed = seed
     if len(timed) < 2:
-        arms = [here[n] for n in options.only]
-        print(verdict_without_times(arms, options.device))
+        print(verdict_without_times([here[n] for n in options.only], options.device))
         return
-    first, second = (comparison(r, options.a, options.b) for r in timed[-2:])
-    for receipt in timed[-2:]:
+    for a, b in product(options.a, options.b):
+        print("\n".join(verdicts(timed[-2:], a, b, options.cause)))
+
+
+def verdicts(runs: Sequence[receipts.Receipt], a: str, b: str, cause: str) -> list[str]:
+    """What two runs say of a pair, each as a fusion claim and both as an attribution."""
+    lines = []
+    for receipt in runs:
         try:
-            print(claims.fusion(receipt, options.a, options.b))
+            lines.append(claims.fusion(receipt, a, b))
         except ReportRefusal as refusal:
-            print(f"refused: {refusal}")
+            lines.append(f"refused: {refusal}")
     try:
-        print(claims.attribution(first, second, options.cause or "difference of the two arms"))
+        first, second = (comparison(r, a, b) for r in runs)
+        lines.append(claims.attribution(first, second, cause or "difference of the two arms"))
     except ReportRefusal as refusal:
-        print(f"refused: {refusal}")
+        lines.append(f"refused: {refusal}")
+    return lines
 
 
 def comparison(receipt: receipts.Receipt, a: str, b: str) -> Comparison:

@@ -26,6 +26,7 @@ from ..metal_queue import MetalQueue
 from ..timers import capture, for_torch
 
 GEOMETRIES = ("", ";tile=nt2u2p", ";tile=nt1u4")
+ROWS = (1, 2, 4, 8, 16)
 EMULATED_OUTPUTS = 64
 
 
@@ -54,42 +55,51 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.smoke:
         options.shape, options.rows = ["gdn_ab"], [8]
     if options.rows is None:
-        options.rows = [1, 8] if options.device == "cpu" else [1, 2, 4, 8, 16]
+        options.rows = [1, 8] if options.device == "cpu" else list(ROWS)
     print("formats: bf16; q8 and q4 are deferred, because quantised weights are not packed yet")
     for name in options.shape:
         n, k = shapes()[name]
         if options.device == "cpu":
             n, k = min(n, EMULATED_OUTPUTS), 64 if options.smoke else k
-        for rows in options.rows:
-            with torch.no_grad():
-                yield cell(options, name, n, k, rows)
+        with torch.no_grad():
+            weight = Weight(n, k, options.device, options.seed)
+            for rows in options.rows:
+                yield cell(options, name, weight, rows)
 
 
-def packed_call(x: Tensor, packed: Tensor, n: int, form: str, geometry: str) -> Tensor:
+class Weight:
+    """One seeded matrix as aten and as our kernels take it."""
+
+    def __init__(self, n: int, k: int, device: str, seed: int) -> None:
+        self.n, self.k, self.format = n, k, devices.current(device).weight_format
+        generator = torch.Generator().manual_seed(seed)
+        self.rows = (torch.randn(n, k, generator=generator) * k**-0.5).bfloat16().to(device)
+        self.packed = packing.pack(self.rows, self.format)
+        self.sha256 = facts.tensor_sha256([self.packed])
+
+
+def packed_call(x: Tensor, weight: Weight, geometry: str) -> Tensor:
     if geometry:
         torch.ops.mps_fusion._override_geometry(geometry)
     try:
-        return torch.ops.mps_fusion.packed_linear(x, [packed], out_features=n, weight_format=form)
+        return torch.ops.mps_fusion.packed_linear(
+            x, [weight.packed], out_features=weight.n, weight_format=weight.format
+        )
     finally:
         if geometry:
             torch.ops.mps_fusion._override_geometry("")
 
 
-def cell(options: argparse.Namespace, name: str, n: int, k: int, rows: int) -> receipts.Receipt:
-    device, generator = options.device, torch.Generator().manual_seed(options.seed)
-    x = torch.randn(rows, k, generator=generator).bfloat16().to(device)
-    w = (torch.randn(n, k, generator=generator) * k**-0.5).bfloat16().to(device)
-    spec = devices.current(device)
-    packed = packing.pack(w, spec.weight_format)
-    want = x.cpu().double() @ w.cpu().double().T
-    works: dict[str, Callable[[], Any]] = {"aten linear": partial(linear, x, w)}
+def cell(options: argparse.Namespace, name: str, weight: Weight, rows: int) -> receipts.Receipt:
+    device, generator = options.device, torch.Generator().manual_seed(options.seed + rows)
+    x = torch.randn(rows, weight.k, generator=generator).bfloat16().to(device)
+    want = x.cpu().double() @ weight.rows.cpu().double().T
+    works: dict[str, Callable[[], Any]] = {"aten linear": partial(linear, x, weight.rows)}
     programs: dict[str, plan.Program] = {}
     for geometry in options.geometry:
         arm = f"packed{geometry}"
-        works[arm] = partial(packed_call, x, packed, n, spec.weight_format, geometry)
-        programs[arm] = plan.plan_linear(
-            rows, k, n, torch.bfloat16, device=spec.name, geometry=geometry
-        )
+        works[arm] = partial(packed_call, x, weight, geometry)
+        programs[arm] = plan_of(device, rows, weight, geometry)
     limit = tolerance("output", torch.bfloat16).rms
     outputs, errors = {}, {}
     for arm, work in works.items():
@@ -103,11 +113,11 @@ def cell(options: argparse.Namespace, name: str, n: int, k: int, rows: int) -> r
         arm: receipts.arm(
             arm,
             variant=[name, rows],
-            pack=facts.tensor_sha256([packed]) if arm in programs else None,
+            pack=weight.sha256 if arm in programs else None,
             launch=programs[arm].kernels[0].kernel if arm in programs else "aten",
             emulated=device == "cpu" and arm in programs,
             replay="none" if device == "cpu" else "plain calls",
-            payload_bytes=w.nbytes,
+            payload_bytes=weight.rows.nbytes,
         )
         for arm in works
     }
@@ -117,11 +127,18 @@ def cell(options: argparse.Namespace, name: str, n: int, k: int, rows: int) -> r
         "rows": rows,
         "dtype": "bfloat16",
         "numerics": {"errors": errors, "class": "bytes among geometries, else tolerance"},
-        "results": {"part": f"{name}-{rows}", "outputs": n, "inputs": k},
+        "results": {"part": f"{name}-{rows}", "outputs": weight.n, "inputs": weight.k},
     }
     if device == "cpu":
         return counted(options, name, works, records, shared)
-    return timed(options, name, works, programs, records, shared, (x, packed))
+    return timed(options, name, works, programs, records, shared, (x, weight.packed))
+
+
+def plan_of(device: str, rows: int, weight: Weight, geometry: str) -> plan.Program:
+    name = devices.current(device).name
+    return plan.plan_linear(
+        rows, weight.k, weight.n, torch.bfloat16, device=name, geometry=geometry
+    )
 
 
 def counted(
@@ -162,15 +179,15 @@ def timed(
 ) -> receipts.Receipt:
     """CUDA: graphs of all arms. MPS: our arms on our own queue; aten's time needs the host clock,
     which is another clock: see `layer`."""
-    mps = options.device == "mps"
+    mps, calls = options.device == "mps", 1 if options.smoke else 64
     if mps:
         queue = MetalQueue(options.deadline)
         given = {"x": operands[0], "weight": operands[1]}
-        arms = [Arm(a, queue.encoded(p, given), 64) for a, p in programs.items()]
+        arms = [Arm(a, queue.encoded(p, given), calls) for a, p in programs.items()]
         timer: Any = queue
         records = {a: {**records[a], "replay": "command buffer"} for a in programs}
     else:
-        arms = [Arm(a, capture(work).replay, 64) for a, work in works.items()]
+        arms = [Arm(a, capture(work).replay, calls) for a, work in works.items()]
         timer = for_torch(options.device, options.deadline)
         records = {a: {**r, "replay": "CUDA graph"} for a, r in records.items()}
     measured = measure(

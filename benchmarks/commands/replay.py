@@ -19,7 +19,7 @@ from ..harness import Arm, measure, options_of
 from ..layers import SHAPES, Layer, Ours, ours
 from ..metal_queue import MetalQueue, memory_bytes
 from ..replaying import RecordedList
-from ..timers import CudaEvents, HostClock, capture
+from ..timers import CudaEvents, Submission, capture
 from .layer import memory, record
 
 
@@ -97,6 +97,7 @@ def paired(
     gpu: Any,
     submit: dict[str, Callable[[], Any]],
     modes: dict[str, str],
+    settle: Callable[[], Any],
 ) -> receipts.Receipt:
     """GPU times of both works, and host times of submitting each."""
     keywords = {"rounds": options.rounds or 21, **options_of(options)}
@@ -108,7 +109,7 @@ def paired(
     )
     host = measure(
         [Arm(n, w, 16) for n, w in submit.items()],
-        HostClock(),
+        Submission(settle),
         warm_up_s=0.01,
         control=False,
         **keywords,
@@ -135,14 +136,21 @@ def paired(
 
 def graphed(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.Receipt:
     hidden, states = layer.hidden(options.rows), layer.states()
+    kept: list[torch.Tensor] = []
 
-    def call() -> Any:
-        return arm(layer, hidden, states)
+    def call() -> None:
+        kept[:] = arm(layer, hidden, states)
 
-    replay = capture(call).replay
-    works = {"plain calls": call, "CUDA graph": replay}
+    works = {"plain calls": call, "CUDA graph": capture(call).replay}
+    want = arm(layer, hidden, layer.states())
+    for own, fresh in zip(states, layer.states(), strict=True):
+        own.copy_(fresh)
+    works["CUDA graph"]()
+    if not all(torch.equal(a, b) for a, b in zip(kept, want, strict=True)):
+        raise GateFailed(f"{arm.name}: a replay of the graph gives other bits than the op")
     modes = {n: n for n in works}
-    return paired(options, arm, layer, works, CudaEvents(options.deadline), works, modes)
+    timer = CudaEvents(options.deadline)
+    return paired(options, arm, layer, works, timer, works, modes, torch.cuda.synchronize)
 
 
 def indirect(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.Receipt:
@@ -172,4 +180,4 @@ def indirect(options: argparse.Namespace, arm: Ours, layer: Layer) -> receipts.R
     works = {"encoded": encoded, "indirect": commands}
     modes = {"encoded": "command buffer", "indirect": "indirect command buffer"}
     submit = {n: host(w) for n, w in works.items()}
-    return paired(options, arm, layer, works, queue, submit, modes)
+    return paired(options, arm, layer, works, queue, submit, modes, lambda: None)

@@ -74,7 +74,7 @@ def systems(found: Sequence[Receipt]) -> list[str]:
             str(r["device"]["os_build"]),
             r["device"]["torch"],
             str(r["source"]["commit"])[:10],
-            "yes" if r["source"]["dirty"] else "no",
+            {True: "yes", False: "no", None: "unknown"}[r["source"]["dirty"]],
         )
         for r in found
     }

@@ -19,7 +19,7 @@ from torch_mps_fusion.explain import aligned
 from .. import facts, probes, receipts
 from ..errors import GateFailed
 from ..harness import Arm, measure, options_of
-from ..metal_queue import MetalQueue
+from ..probes import Launch, Probe
 
 PATTERNS = ("striped", "interleaved16", "blocked-interleaved16x4")
 GRIDS = (1, 2, 4, 8)  # threadgroups a core
@@ -36,19 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     if options.repeats < 9:
         raise ValueError(f"repeats: got {options.repeats}; accepted: 9 or more")
-    cells = list(product(PATTERNS, GRIDS, THREADS))
-    if options.device == "cpu":
-        yield emulated(options, cells)
-    elif options.device == "mps":
-        yield measured(options, cells)
-    else:
-        print("cuda: the copy rate is an arm of `layer`; this probe's kernel is not launched there")
-        yield receipts.new(
-            options,
-            "arithmetic",
-            needs=["a Mac, or a launcher of probe kernels for CUDA"],
-            results={"cells": [list(c) for c in cells]},
-        )
+    kind = emulated if options.device == "cpu" else measured
+    yield kind(options, list(product(PATTERNS, GRIDS, THREADS)))
 
 
 def words(size: int, seed: int) -> tuple[np.ndarray, int]:
@@ -57,6 +46,11 @@ def words(size: int, seed: int) -> tuple[np.ndarray, int]:
         raise ValueError(f"bytes: got {size}; accepted: a positive multiple of 16")
     x = np.random.default_rng(seed).integers(0, 2**32, size // 4, np.uint32)
     return x, int(x.sum(dtype=np.uint64) % 2**32)
+
+
+def probe(pattern: str, grid: int, threads: int, size: int) -> Probe:
+    args = {2: probes.uint32(size // 16, grid * threads)}
+    return Probe("stream", {"kPattern": PATTERNS.index(pattern)}, grid, threads, args)
 
 
 def check(sums: np.ndarray, want: int, cell: tuple) -> None:
@@ -69,9 +63,7 @@ def emulated(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
     records = []
     for pattern, grid, threads in cells:
         sums = np.zeros(grid * threads, np.uint32)
-        args = np.array([x.size // 4, sums.size], np.uint32)
-        constants = {"kPattern": PATTERNS.index(pattern)}
-        result = probes.emulate("stream", constants, grid, threads, [x, sums, args])
+        result = probes.emulate(probe(pattern, grid, threads, x.nbytes), [x, sums])
         check(sums, want, (pattern, grid, threads))
         traffic = (result.buffers or {})["x"]
         if (traffic.read, traffic.read_distinct) != (x.nbytes, x.nbytes):
@@ -89,7 +81,7 @@ def emulated(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
     print(
         f"{len(records)} of {len(cells)} cells: {x.nbytes} B, every word read once, checksum right"
     )
-    print("emulated: no rate. A rate needs a Mac: python -m benchmarks stream --device mps")
+    print("emulated: no rate. A rate needs a GPU: python -m benchmarks stream --device mps")
     return receipts.new(
         options,
         "cpu-emulation",
@@ -102,34 +94,33 @@ def emulated(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
 
 
 def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receipt:
-    queue = MetalQueue(options.deadline)
-    size = options.bytes or max(LEAST_BYTES, 8 * (facts.cache_bytes("mps") or 0))
+    device = options.device
+    launcher = probes.launcher_of(device, options.deadline)
+    size = options.bytes or max(LEAST_BYTES, 8 * (facts.cache_bytes(device) or 0))
     size = 1 << 24 if options.smoke else size
     x, want = words(size, options.seed)
-    buffer, cores = queue.buffer(size, x.tobytes()), devices.current("mps").cores
+    buffer, cores = launcher.buffer(x), devices.current(device).cores
     works, records = {}, []
     for pattern, grid, threads in cells:
         groups = grid * cores
-        sums = queue.buffer(4 * groups * threads)
-        pipeline = probes.pipeline(queue, "stream", {"kPattern": PATTERNS.index(pattern)})
-        args = {2: probes.uint32(size // 16, groups * threads)}
+        poison = np.zeros(groups * threads, np.uint32)
+        launch = Launch(probe(pattern, groups, threads, size), [buffer, launcher.buffer(poison)])
         name = f"{pattern} {groups} x {threads}"
-        works[name] = probes.Launch(pipeline, [buffer, sums], args, groups, threads)
-        queue.seconds(works[name], 1)
-        found = np.frombuffer(sums.contents().as_buffer(4 * groups * threads), np.uint32)
-        check(found, want, (pattern, groups, threads))
+        works[name] = launcher.work([launch])
+        launcher.once(launch)
+        check(launcher.read(launch.buffers[1], poison), want, (pattern, groups, threads))
         records.append(
             receipts.arm(
                 name,
                 launch=name,
-                replay="command buffer",
+                replay=launcher.replay,
                 payload_bytes=size,
                 selection="best of sweep",
             )
         )
     sweep = measure(
         [Arm(name, work) for name, work in works.items()],
-        queue,
+        launcher.timer,
         rounds=2,
         warm_up_s=options.warm_up_gpu_seconds,
         control=False,
@@ -138,21 +129,22 @@ def measured(options: argparse.Namespace, cells: list[tuple]) -> receipts.Receip
     best = min(sweep.samples, key=sweep.minimum)
     final = measure(
         [Arm("chosen", works[best])],
-        queue,
+        launcher.timer,
         rounds=options.repeats,
         warm_up_s=options.warm_up_gpu_seconds,
         **options_of(options),
     )
     for record in records:
         record["samples_s"] = sweep.samples[record["name"]]
-    chosen = receipts.arm("chosen", launch=best, replay="command buffer", payload_bytes=size)
+    chosen = receipts.arm("chosen", launch=best, replay=launcher.replay, payload_bytes=size)
     rates = {n: size / sweep.minimum(n) / 1e9 for n in works}
     fixed = size / statistics.median(final.samples["chosen"]) / 1e9
     print("\n".join(aligned([("cell", "GB/s"), *((n, f"{r:.1f}") for n, r in rates.items())])))
     print(f"best of run {rates[best]:.1f} GB/s (not a rate); fixed configuration: {fixed:.1f}")
+    print(receipts.LABELS[device])
     return receipts.new(
         options,
-        "mps",
+        device,
         scope="operator",
         tier=1,
         cache_mode="cold",

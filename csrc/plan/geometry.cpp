@@ -11,6 +11,7 @@ namespace {
 constexpr std::array<std::string_view, 5> kTiles{"nt1u2p", "nt1u4", "nt1u8", "nt1u4p", "nt2u2p"};
 constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
 constexpr std::array<std::string_view, 5> kCores{"r2", "r4", "r1s4", "r1s8", "r2s4"};
+constexpr std::array<std::string_view, 3> kWorkers{"nt1u2p", "nt1u4", "nt1u4p"};
 constexpr std::array<std::string_view, 2> kNorms{"inside", "own"};
 
 struct Row {
@@ -69,6 +70,8 @@ Geometry change(Geometry g, std::string_view text) {
       g.block = small(key, value);
     } else if (key == "workers") {
       g.workers = small(key, value);
+    } else if (key == "worker") {
+      g.worker = one_of("geometry: worker", value, kWorkers);
     } else if (key == "spins") {
       g.spins = small(key, value);
     } else if (key == "overlap") {
@@ -76,9 +79,10 @@ Geometry change(Geometry g, std::string_view text) {
     } else if (key == "ahead") {
       g.ahead = small(key, value);
     } else {
-      throw Refusal("geometry", "'" + key + "'",
-                    "tile, groups, groups_per_core, rule, core, norm, block, workers, spins, overlap, "
-                    "ahead");
+      throw Refusal(
+          "geometry", "'" + key + "'",
+          "tile, groups, groups_per_core, rule, core, norm, block, worker, workers, spins, "
+          "overlap, ahead");
     }
   }
   return g;

@@ -14,14 +14,14 @@ struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;    // core "r1s8": parts of a head a threadgroup, see shaders/README.md
-  bool own_norm = false;          // the row norm is a dispatch of its own
-  uint32_t groups = 0;            // of all projections, if not 0, whatever the core count
-  uint64_t block = 0;             // tokens of a dispatch between the projections; 0: by estimate
+  bool own_norm = false;     // the row norm is a dispatch of its own
+  uint32_t groups = 0;       // of all projections, if not 0, whatever the core count
+  uint64_t block = 0;        // tokens of a dispatch between the projections; 0: by estimate
   std::string worker = "nt1u2p";  // tile of the projections in a persistent dispatch
   uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
   uint32_t spins = 50000;         // polls after which one of its waits gives up
   bool overlap = false;           // dispatches of a call may overlap, see shaders/include/overlap.h
-  uint32_t ahead = 0;             // steps of 32 k a segment that the output projection asks for then
+  uint32_t ahead = 0;  // steps of 32 k a segment that the output projection asks for then
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);

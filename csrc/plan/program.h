@@ -81,7 +81,8 @@ struct Dispatch {
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Dispatch> dispatches;
-  bool overlap = false;  // a barrier may let the next dispatch start early, where a device can do so
+  bool overlap =
+      false;  // a barrier may let the next dispatch start early, where a device can do so
 };
 
 }  // namespace tmf::plan

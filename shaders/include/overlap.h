@@ -10,7 +10,6 @@
 inline void next_may_start() {}
 inline void inputs_ready() {}
 inline void ask_ahead(device const uint4*, uint, uint) {}
-inline void ask_bulk(device const uint4*, uint, uint) {}
 #else
 inline void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 inline void inputs_ready() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -19,9 +18,6 @@ inline void inputs_ready() { asm volatile("griddepcontrol.wait;" ::: "memory"); 
 inline void ask_ahead(device const uint4* p, uint words, uint lane) {
   for (uint i = 8 * lane; i < words; i += 8 * 32)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i) : "memory");
-}
-inline void ask_bulk(device const uint4* p, uint words, uint lane) {
-  if (lane == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(16 * words) : "memory");
 }
 #endif
 

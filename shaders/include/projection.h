@@ -39,7 +39,8 @@ inline void batch_weights(thread Batch<T, NT, U, L>& b, device const uint4* w, u
     for (int t = 0; t < NT; ++t)
 #pragma unroll
       for (uint j = 0; j < sizeof(T) / 2; ++j)
-        b.w[t][u].w[j] = w[t * tile_stride + (2 * step + u) * tile_words<T>() + 32 * j];
+        b.w[t][u].w[j] =
+            weight_load(w + t * tile_stride + (2 * step + u) * tile_words<T>() + 32 * j);
 }
 template <typename T, int NT, int U, typename L, typename Rows>
 inline void batch_rows(thread Batch<T, NT, U, L>& b, thread const Rows& rows, uint step) {
@@ -117,10 +118,8 @@ inline void tile_ahead(constant ProjectionArgs& args, uint tile, device const ui
   const uint steps = args.k / 32, tile_stride = 2 * steps * tile_words<T>();
   for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
     const uint first = segment_begin(steps, s);
-    const uint count = min(args.ahead & 0xfff, segment_begin(steps, s + 1) - first);
+    const uint count = min(args.ahead, segment_begin(steps, s + 1) - first);
     for (uint t = 0; t < NT; ++t)
-      if (args.ahead & 0x1000) ask_bulk(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
-                2 * count * tile_words<T>(), lane); else
       ask_ahead(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
                 2 * count * tile_words<T>(), lane);
   }

@@ -6,6 +6,7 @@
 //   pairs_sum              sum over the four lanes of a row, (0+1)+(2+3) by pair
 //   Acc<T>                 16 outputs x 8 rows in float, four values a lane
 //   tile_mma(acc, w, x, h) acc += tile * activations; x: eight k of 32, of which tile h takes half
+//   weight_load(p)         16 bytes of a weight, which a call reads once: not to be kept in caches
 //   acc_value, acc_n, acc_row   the i-th of the lane's four values, and whose they are
 #pragma once
 #include "math.h"
@@ -44,6 +45,7 @@ inline float pairs_sum(float v) {
   v += simd_shuffle_xor(v, ushort(1));
   return v + simd_shuffle_xor(v, ushort(8));
 }
+inline uint4 weight_load(device const uint4* p) { return *p; }
 template <typename T>
 inline void acc_zero(thread Acc<T>& a, uint) {
   a.c[0] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -86,6 +88,15 @@ inline uint lane_pair(uint lane) { return lane & 3; }
 inline float pairs_sum(float v) {
   v += simd_shuffle_xor(v, ushort(1));
   return v + simd_shuffle_xor(v, ushort(2));
+}
+inline uint4 weight_load(device const uint4* p) {
+  ulong once;
+  uint4 v;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+  asm("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0,%1,%2,%3}, [%4], %5;"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p), "l"(once));
+  return v;
 }
 template <typename T>
 inline void acc_zero(thread Acc<T>& a, uint lane) {
