@@ -41,7 +41,6 @@ template <typename T, int DK, int DV, int RPL>
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup CoreMemory<DK, DV> mem;
-  next_may_start();
   if (args.first > 0) inputs_ready();  // an earlier dispatch wrote the state
   const CoreBuffers<T> in = core_buffers<T>(conv_weight, conv_state, A_log, dt_bias, norm_weight,
                                             state_in, state_out, mask);
@@ -60,7 +59,6 @@ template <typename T, int DK, int DV, int RPL, int SG>
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int COLUMNS = SG * RPL * 32 / LANES;
   threadgroup RuleMemory<DK, COLUMNS> mem;
-  next_may_start();
   if (args.first > 0) inputs_ready();  // an earlier dispatch wrote the state
   const CoreBuffers<T> in = core_buffers<T>(conv_weight, conv_state, A_log, dt_bias, norm_weight,
                                             state_in, state_out, mask);
@@ -68,10 +66,21 @@ template <typename T, int DK, int DV, int RPL, int SG>
                                             sg, lane, Inputs());
 }
 
-#define TMF_FOR_DIMS(dk, dv)                                                    \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r2__group", core, dk, dv, 2)           \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r4__group", core, dk, dv, 4)           \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r1s4__group", core_part, dk, dv, 1, 4) \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r1s8__group", core_part, dk, dv, 1, 8) \
-  TMF_KERNELS("core", "dk" #dk "dv" #dv "r2s4__group", core_part, dk, dv, 2, 4)
+#if TMF_ROWS(1)
+#define TMF_ONE(dk, dv) \
+  TMF_KERNELS("core", "dk" #dk "dv" #dv "r1s8__group", core_part, dk, dv, 1, 8)
+#else
+#define TMF_ONE(dk, dv)
+#endif
+#if TMF_ROWS(2)
+#define TMF_TWO(dk, dv) TMF_KERNELS("core", "dk" #dk "dv" #dv "r2__group", core, dk, dv, 2)
+#else
+#define TMF_TWO(dk, dv)
+#endif
+#if TMF_ROWS(4)
+#define TMF_FOUR(dk, dv) TMF_KERNELS("core", "dk" #dk "dv" #dv "r4__group", core, dk, dv, 4)
+#else
+#define TMF_FOUR(dk, dv)
+#endif
+#define TMF_FOR_DIMS(dk, dv) TMF_ONE(dk, dv) TMF_TWO(dk, dv) TMF_FOUR(dk, dv)
 #include "include/dims.h"

@@ -66,9 +66,6 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   in.mask = mask;
   device T* conv_to = conv_out + ulong(kSlots ? 1 - slot : 0) * args.conv_slot;
 
-  Weights weights;
-  weights.in = W_in;
-  weights.out = W_out;
   uint task = mem.ticket[0];
   for (uint turn = 1; task < args.tasks; turn ^= 1) {
     uint next = 0;
@@ -78,21 +75,12 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
       last = ending(launch, task);
     }
     const uint stage = records[task].stage, tile = records[task].tile, part = records[task].part;
-    Coming coming;
-    coming.records = records;
-    coming.tile = &mem.coming;
-    coming.next = next;
-    coming.tasks = args.tasks;
-    coming.on = out_args.ahead > 0;
-    coming.mine = tid == 0;
     WholeRecord whole;
     whole.launch = launch;
     whole.task = task;
     whole.first = records[task].first_wait;
     whole.count = records[task].waits;
     if (kInProjection && stage == kTaskInProj) {
-      InTile in_tile;
-      in_tile.coming = coming;
       const uint row = row_of<T>(in_args, part, lane);
       device const uint4* x = row_words<T>(in_args, X, row, lane);
       if (kNorm) {
@@ -100,29 +88,27 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
         rows.x = x;
         rows.w = input_norm_weight + lane_pair(lane) * (sizeof(T) / 2);
         rows.inv = row_scale(&mem.squares[part][0][row % 8], 8, in_args.k, in_args.eps);
-        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, in_args, out_args, weights, rows,
-                                        Y, false, residual, mem.projection, tid, sg, lane, in_tile);
+        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, rows, Y, false, residual,
+                                        mem.projection, tid, sg, lane, Nothing());
       } else {
         PlainRows<T, device const uint4*> rows;
         rows.x = x;
-        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, in_args, out_args, weights, rows,
-                                        Y, false, residual, mem.projection, tid, sg, lane, in_tile);
+        projection_task<T, NT, U, PIPE>(in_args, tile, part, W_in, rows, Y, false, residual,
+                                        mem.projection, tid, sg, lane, Nothing());
       }
     } else if (stage == kTaskHead) {
       core_task<T, DK, DV, RPL, Across>(gdn, in, tile, part, Y, G, mem.head, tid, sg, lane, whole);
     } else if (stage == kTaskConvState) {
       if (wait_for(whole, 0)) conv_state_task<T>(gdn, in, conv_to, Y, tile, part, tid);
     } else if (stage == kTaskOutProj) {
-      OutTile ready;
-      ready.by.launch = launch;
-      ready.by.task = task;
-      ready.by.first = whole.first;
-      ready.coming = coming;
+      BySegment ready;
+      ready.launch = launch;
+      ready.task = task;
+      ready.first = whole.first;
       PlainRows<T, Words> rows;
       rows.x = row_words<T>(out_args, (Words)G, row_of<T>(out_args, part, lane), lane);
-      projection_task<T, NT, U, PIPE>(out_args, tile, part, W_out, in_args, out_args, weights, rows,
-                                      output, kResidual, residual, mem.projection, tid, sg, lane,
-                                      ready);
+      projection_task<T, NT, U, PIPE>(out_args, tile, part, W_out, rows, output, kResidual,
+                                      residual, mem.projection, tid, sg, lane, ready);
     }
     const bool left = has_left(launch);  // asked before the barrier: the next task may set it
     if (tid == 0) mem.ticket[turn] = last || left ? args.tasks : next;
@@ -142,9 +128,8 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
 #define TMF_TWO(dk, dv)
 #endif
 #if TMF_TILES(1, 4)
-#define TMF_FOUR(dk, dv)                                                                      \
-  TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u4__grid", persistent, dk, dv, 1, 4, false) \
-  TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u4p__grid", persistent, dk, dv, 1, 4, true)
+#define TMF_FOUR(dk, dv) \
+  TMF_KERNELS("persistent", "dk" #dk "dv" #dv "nt1u4__grid", persistent, dk, dv, 1, 4, false)
 #else
 #define TMF_FOUR(dk, dv)
 #endif

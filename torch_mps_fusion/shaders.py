@@ -83,7 +83,9 @@ _IO = {"f16": 16, "bf16": 17, "f32": 32}
 def defines(name: str) -> dict[str, int]:
     """Preprocessor macros with which the family's text compiles little else than this kernel."""
     parsed = parse_name(name)
-    chosen = {f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "nt", "u")}
+    chosen = {
+        f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "r", "nt", "u")
+    }
     return {"TMF_IO": _IO[parsed.io]} | chosen
 
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kTiles{"nt1u2p", "nt1u4", "nt1u8", "nt1u4p", "nt2u2p"};
 constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
-constexpr std::array<std::string_view, 5> kCores{"r2", "r4", "r1s4", "r1s8", "r2s4"};
-constexpr std::array<std::string_view, 3> kWorkers{"nt1u2p", "nt1u4", "nt1u4p"};
+constexpr std::array<std::string_view, 3> kCores{"r2", "r4", "r1s8"};
+constexpr std::array<std::string_view, 2> kWorkers{"nt1u2p", "nt1u4"};
 constexpr std::array<std::string_view, 2> kNorms{"inside", "own"};
 
 struct Row {
@@ -20,9 +20,32 @@ struct Row {
   Geometry geometry;
 };
 
-// The first row that fits. None has been timed on an Apple GPU: this is where tuning goes.
+// The first row that fits. None has been timed on an Apple GPU: this is where tuning goes. The rows
+// of the H200 come from benchmarks/NOTES.md.
 const std::vector<Row>& table() {
   static const std::vector<Row> rows{
+      {"H200",
+       "f32",
+       {.tile = "nt1u4",
+        .groups_per_core = 4,
+        .rule = "r1s4",
+        .core = "r2",
+        .own_norm = true,
+        .worker = "nt1u4",
+        .workers = 264,
+        .overlap = true}},
+      {"H200",
+       "",
+       {.tile = "nt1u4",
+        .deep = "nt1u8",
+        .groups_per_core = 4,
+        .rule = "r1s4",
+        .core = "r2",
+        .own_norm = true,
+        .worker = "nt1u4",
+        .workers = 264,
+        .overlap = true,
+        .ahead = 12}},
       // Four threadgroups of eight SIMD groups are resident on a core at 1,024 threads.
       {"", "", {.tile = "nt1u2p", .groups_per_core = 4, .rule = "r1s4", .core = "r2"}},
   };
@@ -56,6 +79,7 @@ Geometry change(Geometry g, std::string_view text) {
   for (const auto& [key, value] : settings.pairs()) {
     if (key == "tile") {
       g.tile = one_of("geometry: tile", value, kTiles);
+      g.deep.clear();
     } else if (key == "rule") {
       g.rule = one_of("geometry: rule", value, kRules);
     } else if (key == "core") {
@@ -88,6 +112,12 @@ Geometry change(Geometry g, std::string_view text) {
   return g;
 }
 
+const std::string& tile_for(const Geometry& g, uint64_t k) {
+  const uint64_t steps = k / 32 / 8;  // of a segment
+  const bool whole = k % 256 == 0 && (steps == 8 || steps == 16);
+  return whole && !g.deep.empty() ? g.deep : g.tile;
+}
+
 uint32_t tile_number(const std::string& name, char letter) {
   const size_t at = name.find(letter);
   return at == std::string::npos ? 0 : static_cast<uint32_t>(std::stoul(name.substr(at + 1)));
@@ -100,8 +130,9 @@ uint32_t worker_count(const Geometry& g, const DeviceSpec& device) {
   return std::max(1u, device.cores * kResident / kWorkerSimds);
 }
 
-uint32_t projection_groups(const Geometry& g, const DeviceSpec& device, uint64_t tiles, bool norm) {
-  const uint64_t units = ceil_div(tiles, tile_number(g.tile, 't'));
+uint32_t projection_groups(const Geometry& g, const DeviceSpec& device, uint64_t tiles, uint32_t nt,
+                           bool norm) {
+  const uint64_t units = ceil_div(tiles, nt);
   if (g.groups != 0) return static_cast<uint32_t>(std::min<uint64_t>(units, g.groups));
   const uint64_t wanted = uint64_t{g.groups_per_core} * device.cores;
   if (!norm || wanted == 0 || wanted >= units) return static_cast<uint32_t>(units);

@@ -12,6 +12,7 @@ namespace tmf::plan {
 
 struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
+  std::string deep;          // of those whose segments of K have 8 or 16 steps; empty: tile
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;    // core "r1s8": parts of a head a threadgroup, see shaders/README.md
   bool own_norm = false;     // the row norm is a dispatch of its own
@@ -36,10 +37,13 @@ inline bool core_in_parts(const Geometry& g) { return g.core.find('s') != std::s
 // The number behind `letter` in "nt1u2p", "r2s4", "r2".
 uint32_t tile_number(const std::string& name, char letter);
 
+// The tile of a projection with K columns.
+const std::string& tile_for(const Geometry& geometry, uint64_t k);
+
 // Threadgroups that make `tiles` tiles, `nt` at a time: as many as wanted at most, all with the
 // same number of rounds.
 uint32_t projection_groups(const Geometry& geometry, const DeviceSpec& device, uint64_t tiles,
-                           bool norm);
+                           uint32_t nt, bool norm);
 
 // Workers of a persistent dispatch, if it has so many tasks.
 uint32_t worker_count(const Geometry& geometry, const DeviceSpec& device);

@@ -9,8 +9,7 @@ constexpr uint64_t kWorkerThreads = 256;
 
 uint32_t u32(uint64_t v) { return static_cast<uint32_t>(v); }
 
-ProjectionArgs projection_args(const LayerCall& c, const Geometry& geometry, uint64_t n, uint64_t k,
-                               uint64_t y_stride) {
+ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint64_t y_stride) {
   return {.k = u32(k),
           .n = u32(n),
           .tiles = u32(padded_rows(n) / kTile),
@@ -20,7 +19,7 @@ ProjectionArgs projection_args(const LayerCall& c, const Geometry& geometry, uin
           .r_stride = u32(n),
           .groups = 0,
           .eps = c.eps,
-          .ahead = geometry.ahead,
+          .ahead = 0,
           .reserved0 = 0,
           .reserved1 = 0};
 }
@@ -119,8 +118,8 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
       .read(edges, tasks.edge_bytes())
       .coordination(counters)
       .coordination(p.control)
-      .arguments(projection_args(c, geometry, c.in_features(), c.hidden, y_stride(c)))
-      .arguments(projection_args(c, geometry, c.hidden, c.value_dim(), c.hidden))
+      .arguments(projection_args(c, c.in_features(), c.hidden, y_stride(c)))
+      .arguments(projection_args(c, c.hidden, c.value_dim(), c.hidden))
       .arguments(gdn_args(c, c.batch, 0, c.tokens))
       .arguments(args)
       .tasks(std::move(tasks))

@@ -8,12 +8,13 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
   const bool norm = p.norm.buffer >= 0, residual = p.residual.buffer >= 0;
   const bool conv = p.conv_out.buffer >= 0, given = conv && p.conv_in.buffer >= 0;
   const bool masked = conv && p.mask.buffer >= 0;
-  const uint32_t nt = tile_number(geometry.tile, 't');
+  const std::string& tile = tile_for(geometry, p.k);
+  const uint32_t nt = tile_number(tile, 't');
   if (tiles % nt != 0) {
-    throw Refusal("geometry: tile", geometry.tile,
+    throw Refusal("geometry: tile", tile,
                   "one tile a threadgroup: " + std::to_string(tiles) + " tiles is odd");
   }
-  const uint32_t groups = tiles == 0 ? 0 : projection_groups(geometry, device, tiles, norm);
+  const uint32_t groups = tiles == 0 ? 0 : projection_groups(geometry, device, tiles, nt, norm);
   const uint64_t state_groups = conv ? ceil_div(p.conv_threads, 256) : 0;
   const uint64_t passes = tiles == 0 ? 1 : ceil_div(p.rows, kPassRows);
   const auto u32 = [](uint64_t v) { return static_cast<uint32_t>(v); };
@@ -32,7 +33,7 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
                             .reserved1 = 0};
   builder
       .kernel(p.stage, "projection",
-              std::string("tmf_projection_") + name_of(io) + "_f32_" + geometry.tile + "__group")
+              std::string("tmf_projection_") + name_of(io) + "_f32_" + tile + "__group")
       .constants({{kNorm, norm},
                   {kResidual, residual},
                   {kWritesConvState, conv},

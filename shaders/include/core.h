@@ -145,6 +145,10 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     rule_block<T, DK, RPL>(r, mem.rule, column, j, n, mem.o[0], DV);
+    if (t0 + BLOCK >= args.first + args.count)  // before the gated norm, which is long enough
+      rows_store<DK, DV, RPL>(
+          r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head, column,
+          j);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
     for (uint i = 0; i < TURNS; ++i) {
@@ -164,8 +168,6 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     // scalars are written again before the next barrier
     if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  rows_store<DK, DV, RPL>(
-      r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head, column, j);
 }
 
 // Columns [first, first + COLUMNS) of a head, without the gated norm: O [B*T][Hv][Dv], rounded.

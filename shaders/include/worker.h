@@ -16,7 +16,6 @@ struct WorkerMemory {
   float squares[PASSES][SEGMENTS][8];  // of the rows of X
   uint left[WORKER / 32];              // see Launch
   uint epoch, ticket[2];               // ticket: this task's and the next one's, in turn
-  uint coming;                         // a tile that the next task makes, see Coming
 };
 
 // Where a lane finds its row of a pass: the first of its words in X.
@@ -39,59 +38,10 @@ inline void all_squares(constant ProjectionArgs& args, device const uint4* X,
                        lane);
 }
 
-// What is asked for ahead of the next task, if that is a projection tile, while this one ends. One
-// thread of a worker has the next ticket; it looks while its first loads are under way.
-struct Coming {
-  device const TaskRecord* records;
-  threadgroup uint* tile;  // twice the tile, plus one for the output projection; ~0: none
-  uint next, tasks;
-  bool on, mine;
-};
-inline void look(thread const Coming& c) {
-  if (!c.on || !c.mine) return;
-  const uint stage = c.next < c.tasks ? c.records[c.next].stage : uint(kTaskHead);
-  const bool in = stage == kTaskInProj, out = stage == kTaskOutProj;
-  *c.tile = in || out ? 2 * c.records[c.next].tile + uint(out) : ~0u;
-}
-
-// Waiting hooks of the projections: an input tile waits for nothing.
-struct InTile {
-  Coming coming;
-};
-inline bool wait_for(thread const InTile& w, uint) {
-  look(w.coming);
-  return true;
-}
-inline bool has_left(thread const InTile&) { return false; }
-struct OutTile {
-  BySegment by;
-  Coming coming;
-};
-inline bool wait_for(thread const OutTile& w, uint segment) {
-  look(w.coming);
-  return wait_for(w.by, segment);
-}
-inline bool has_left(thread const OutTile& w) { return has_left(w.by); }
-
-struct Weights {
-  device const uint4 *in, *out;
-};
-template <typename T, int NT>
-inline void coming_ahead(constant ProjectionArgs& in, constant ProjectionArgs& out, Weights w,
-                         thread const Coming& c, uint sg, uint lane) {
-  if (!c.on || *c.tile == ~0u) return;
-  const uint tile = *c.tile / 2;
-  if (*c.tile & 1)
-    tile_ahead<T, NT, 8>(out, tile, w.out, sg, lane);
-  else
-    tile_ahead<T, NT, 8>(in, tile, w.in, sg, lane);
-}
-
 // NT tiles of eight rows of one projection; nothing is stored if a wait was given up.
 template <typename T, int NT, int U, bool PIPE, typename Rows, typename Ready>
 inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
-                            device const uint4* W, constant ProjectionArgs& in,
-                            constant ProjectionArgs& out, Weights weights, thread const Rows& rows,
+                            device const uint4* W, thread const Rows& rows,
                             typename Across::template out<T> Y, bool add, device const T* residual,
                             threadgroup ProjectionMemory<NT>& mem, uint tid, uint sg, uint lane,
                             thread const Ready& ready) {
@@ -99,7 +49,6 @@ inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
   const T r = residual_of<T>(args, o, add, residual + ulong(8 * pass) * args.r_stride);
   projection_sums<T, NT, 8, U, PIPE>(args.k, tile, W, rows, mem, sg, lane, ready);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  coming_ahead<T, NT>(in, out, weights, ready.coming, sg, lane);
   if (has_left(ready)) return;
   projection_store<T>(args, o, Y + ulong(8 * pass) * args.y_stride, add, r, mem, tid);
 }

@@ -9,6 +9,10 @@ from cases import REAL, SMALL, Layer, Shape, make_hidden, make_layer, make_state
 from compare import run_layer
 from torch import Tensor
 
+from torch_mps_fusion import cuda_kernels
+
+VARIANTS = cuda_kernels.VARIANTS
+PERSISTENT = cuda_kernels.PERSISTENT
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -23,12 +27,14 @@ def sizes(shape: Shape) -> dict[str, int]:
     }
 
 
-# shape, dtype, tokens of a call, masks
+# variants, shape, dtype, tokens of a call, masks
 NEEDED = (
-    (sizes(REAL["27b"]), BF16, (1, 8), False),
-    (sizes(REAL["27b"]), F16, (8,), False),
-    (sizes(REAL["0.8b"]), F32, (8, 40), False),
-    (sizes(SMALL), BF16, (1, 3, 9, 40), True),
+    (VARIANTS, sizes(REAL["27b"]), BF16, (1, 8), False),
+    (VARIANTS, sizes(REAL["27b"]), F16, (8,), False),
+    (VARIANTS, sizes(REAL["0.8b"]), F32, (8, 40), False),
+    (VARIANTS, sizes(SMALL), BF16, (1, 3, 9, 40), True),
+    (PERSISTENT, sizes(REAL["27b"]), BF16, (1, 8), False),
+    (PERSISTENT, sizes(SMALL), BF16, (1, 9), True),
 )
 
 # shape, dtype, tokens: results of metal_host are compared with those of the GPU

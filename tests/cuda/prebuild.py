@@ -58,8 +58,8 @@ def of_the_shared_suite() -> set[cuda_kernels.Kernel]:
 
 
 def of_these_tests() -> Iterator[cuda_kernels.Kernel]:
-    for shape, dtype, tokens, masks in NEEDED:
-        yield from cuda_kernels.needed(shape, dtype, tokens, masks=masks)
+    for variants, shape, dtype, tokens, masks in NEEDED:
+        yield from cuda_kernels.needed(shape, dtype, tokens, masks=masks, variants=variants)
 
 
 def main(folder: Path) -> None:

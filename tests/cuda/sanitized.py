@@ -1,4 +1,4 @@
-"""Both variants, once each, for compute-sanitizer: python tests/cuda/sanitized.py
+"""Every variant of ours, once each, for compute-sanitizer: python tests/cuda/sanitized.py
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
     compute-sanitizer --tool memcheck python tests/cuda/sanitized.py
@@ -17,14 +17,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import torch  # noqa: E402
 from cases import REAL, SMALL  # noqa: E402
 from compare import run_layer  # noqa: E402
-from needed import BF16, cuda, inputs, moved  # noqa: E402
+from needed import BF16, PERSISTENT, VARIANTS, cuda, inputs, moved  # noqa: E402
 
 
 def main() -> None:
     for shape, tokens in ((SMALL, 9), (REAL["27b"], 8)):
         layer, hidden, states = inputs(shape, BF16, tokens)
         there, x, given = moved(layer), hidden.cuda(), cuda(states)
-        for variant in ("packed", "core"):
+        for variant in (*VARIANTS, *PERSISTENT):
             run_layer(there, x, given, variant=variant)
             torch.cuda.synchronize()
             print(f"ran {variant}, hidden size {shape.hidden}, {tokens} tokens", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -15,12 +16,11 @@ from compare import (
     run_layer,
     run_layer_in_place,
 )
-from needed import BF16, COMPARED, F16, F32, cuda, inputs, moved
+from needed import BF16, COMPARED, F16, F32, VARIANTS, cuda, inputs, moved
 
 from torch_mps_fusion.tolerances import error, tolerance
 
 pytestmark = pytest.mark.gpu
-VARIANTS = ("packed", "core")
 CALLS = {
     "27b bfloat16 1": (REAL["27b"], BF16, 1),
     "27b bfloat16 8": (REAL["27b"], BF16, 8),
@@ -28,6 +28,31 @@ CALLS = {
     "0.8b float32 8": (REAL["0.8b"], F32, 8),
     "0.8b float32 40": (REAL["0.8b"], F32, 40),
 }
+
+
+@contextlib.contextmanager
+def geometry(text: str):
+    before = torch.ops.mps_fusion._override_geometry(text)
+    try:
+        yield
+    finally:
+        torch.ops.mps_fusion._override_geometry(before)
+
+
+def captured(work):
+    """Replays the work, which returns tensors, from a graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        tensors = work()
+
+    def replay():
+        graph.replay()
+        return tensors
+
+    return replay
 
 
 def cpu(tensors: tuple) -> tuple:
@@ -59,6 +84,24 @@ def test_G5_fifty_repeats_are_bit_identical(variant) -> None:
     first = run_layer(there, x, given, variant=variant)
     for _ in range(50):
         assert_equal(run_layer(there, x, given, variant=variant), first)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rows", [1, 8])
+def test_dispatches_that_overlap_give_the_bits_of_those_that_do_not(variant, rows) -> None:
+    """A chain of layers on one state, replayed: each starts while the one before still runs."""
+    layer, hidden, states = inputs(REAL["27b"], BF16, rows)
+    there, x = moved(layer), hidden.cuda()
+    results = []
+    for overlap in (0, 1):
+        with geometry(f";overlap={overlap}"):
+            own = cuda(states)
+            replay = captured(
+                lambda own=own: [run_layer_in_place(there, x, own, variant=variant) for _ in "abcd"]
+            )
+            outputs = [tuple(t.clone() for t in replay()) for _ in range(50)]
+        results.append([*(t for step in outputs for t in step), *own])
+    assert_equal(*results)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:

@@ -47,6 +47,7 @@ def test_variants_agree_with_float64_and_bitwise_with_each_other(dtype, rows, se
             [
                 Geometry(joined_norm=True),
                 Geometry("nt1u4"),
+                Geometry("nt1u8"),
                 Geometry("nt1u4p", groups=3),
                 Geometry("nt2u2p", groups=1),
                 Geometry(block=3),
@@ -56,9 +57,8 @@ def test_variants_agree_with_float64_and_bitwise_with_each_other(dtype, rows, se
             Shape(96, 1, 2, 128, 128),
             [
                 Geometry(rule="r2s4", core="r4"),
-                Geometry(core="r1s4"),
+                Geometry(core="r1s8"),
                 Geometry(core="r1s8", block=3),
-                Geometry(core="r2s4"),
             ],
         ),
     ],
@@ -86,7 +86,9 @@ def test_every_pair_of_head_dims(dims):
     first = program(case, "packed").results
     assert_close(first, reference_layer(case.layer, case.hidden, case.states), torch.float16)
     other = Geometry(rule="r2s4", core="r4")
+    parts = Geometry(core="r1s8")
     for made in (
+        program(case, "core", geometry=parts),
         program(case, "packed", geometry=other),
         program(case, "core"),
         program(case, "core", geometry=other),
