@@ -23,8 +23,7 @@ std::tuple<std::string, std::string, int64_t> described_layer(
     const plan::DeviceSpec spec = plan::parse_device(device);
     const plan::LayerCall call = layer_call(args, conv, recurrent);
     const plan::Geometry chosen = plan::change(plan::geometry_for(spec, call.io), geometry);
-    const plan::Cuts cuts = plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm,
-                                          plan::core_in_parts(chosen));
+    const plan::Cuts cuts = plan::cuts_of(name_of(args.variant), own_norm || chosen.own_norm);
     plan::plan_chunks(call, spec, chosen, cuts);  // refuses what the op refuses
     plan::Program program = plan::plan_layer(call, spec, chosen, cuts);
     plan::add_touches(program, call);

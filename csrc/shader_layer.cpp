@@ -352,8 +352,7 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       const plan::Geometry geometry =
           plan::change(plan::geometry_for(device, call.io), key.geometry);
       return plan::plan_chunks(call, device, geometry,
-                               plan::cuts_of(name_of(variant), geometry.own_norm,
-                                             plan::core_in_parts(geometry)));
+                               plan::cuts_of(name_of(variant), geometry.own_norm));
     });
   });
   const std::vector<plan::ChunkProgram>& programs = *kept;
@@ -398,8 +397,7 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
     execute_or_restore();
   } else {
     const auto lock = lock_blocks(hidden.device().type());
-    const TaskBlocks& blocks =
-        task_blocks(tasks, hidden.device(), [&] { prove(op, first, call); });
+    const TaskBlocks& blocks = task_blocks(tasks, hidden.device(), [&] { prove(op, first, call); });
     const Tensor& control = slots ? a.control : blocks.control;
     whole.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
     run_persistent(op, variant, blocks, control, execute_or_restore);

@@ -14,6 +14,7 @@ template <typename T, int THREADS>
     device const T* conv_in [[buffer(2)]], device const uchar* mask [[buffer(3)]],
     device T* C [[buffer(4)]], constant GdnArgs& args [[buffer(5)]],
     uint3 tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]]) {
+  next_may_start();
   if (args.first + tg.x > 0) inputs_ready();  // tokens before the block are read
   const uint channel = tg.y * THREADS + tid, b = tg.z, t0 = args.first + tg.x * BLOCK;
   if (channel >= args.conv_channels) return inputs_ready();
@@ -21,7 +22,6 @@ template <typename T, int THREADS>
       conv_input<T, device const T*>(args, Y, conv_in, mask, b, channel);
   const ConvTaps taps = conv_taps(args, in, weight, channel, t0);
   inputs_ready();
-  next_may_start();
   conv_block<T>(args, in, taps, t0, min(BLOCK, args.first + args.count - t0),
                 C + (ulong(b) * args.tokens + t0) * args.conv_channels + channel,
                 args.conv_channels);

@@ -15,8 +15,8 @@ template <typename T, int DK, int DV>
     device T* G [[buffer(4)]], constant GdnArgs& args [[buffer(5)]],
     uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  inputs_ready();
   next_may_start();
+  inputs_ready();
   constexpr int N = DV / 32;
   typedef device const typename Run<T, N>::type* InRun;
   const uint i = tg.x * 8 + sg, t = args.first + i / args.v_heads, h = i % args.v_heads;

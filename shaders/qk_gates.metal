@@ -18,8 +18,8 @@ template <typename T, int DK, int DV>
     device float2* gates [[buffer(8)]], constant GdnArgs& args [[buffer(9)]],
     uint2 tg [[threadgroup_position_in_grid]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  inputs_ready();
   next_may_start();
+  inputs_ready();
   constexpr int N = DK / 32;
   typedef typename Run<T, N>::type TRun;
   const uint i = tg.x * 8 + sg, t = args.first + i / args.k_heads, hk = i % args.k_heads;

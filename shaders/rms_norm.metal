@@ -21,6 +21,7 @@ template <typename T, int THREADS>
     uint row [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float squares[SEGMENTS];
+  next_may_start();
   inputs_ready();
   constexpr uint WORDS = sizeof(T) / 2;
   device const uint4* x = X + ulong(row) * (args.x_stride / 8 * WORDS);
@@ -40,7 +41,6 @@ template <typename T, int THREADS>
     if (lane == 0) squares[s] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  next_may_start();  // not before: the weights that it asks for would come first
   const float inv = row_scale(squares, 1, args.k, args.eps);
 #pragma unroll
   for (uint e = 0; e < EARLY; ++e)

@@ -48,6 +48,7 @@ template <typename T, int DK, int DV, int RPL, int SG>
     uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   constexpr int COLUMNS = SG * RPL * 32 / LANES;
   threadgroup RuleMemory<DK, COLUMNS> mem;
+  next_may_start();
   if (args.first > 0) inputs_ready();  // an earlier dispatch wrote the state
   const uint h = tg.y, b = tg.z, first = tg.x * COLUMNS;
   const uint j = lane % LANES, local = (sg * (32 / LANES) + lane / LANES) * RPL;
@@ -59,7 +60,6 @@ template <typename T, int DK, int DV, int RPL, int SG>
   else
     rows_zero<DK, RPL>(r);
   inputs_ready();
-  next_may_start();
   const uint v = columns_of<DK, DV>(args).v + h * DV + first;
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.first + args.count - t0);

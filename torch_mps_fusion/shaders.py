@@ -83,16 +83,14 @@ _IO = {"f16": 16, "bf16": 17, "f32": 32}
 def defines(name: str) -> dict[str, int]:
     """Preprocessor macros with which the family's text compiles little else than this kernel."""
     parsed = parse_name(name)
-    chosen = {
-        f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "r", "nt", "u")
-    }
+    chosen = {f"TMF_{k.upper()}": v for k, v in parsed.tile.items() if k in ("dk", "dv", "nt", "u")}
     return {"TMF_IO": _IO[parsed.io]} | chosen
 
 
 def threads(name: str) -> int:
     """Threads of a threadgroup of the kernel."""
     parsed = parse_name(name)
-    if "s" in parsed.tile:
+    if parsed.op == "rule":
         return 32 * parsed.tile["s"]
     if parsed.op == "core":
         return 8 * parsed.tile["dv"] // parsed.tile["r"]

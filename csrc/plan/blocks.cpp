@@ -68,10 +68,8 @@ class Blocks {
     }
     next = end;
     for (size_t i = 1; i < kChain.size(); ++i) {
-      // core stands for the stages before the gated norm
-      const char* before = taken_.count("core") != 0 ? "core" : kChain[i - 1];
-      if (family == kChain[i] && taken_[before][sequence] < end) {
-        errors_.push_back(d.stage + " is ahead of " + before);
+      if (family == kChain[i] && taken_[kChain[i - 1]][sequence] < end) {
+        errors_.push_back(d.stage + " is ahead of " + kChain[i - 1]);
       }
     }
   }

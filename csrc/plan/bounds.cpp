@@ -115,14 +115,13 @@ class Seen {
             read(mask(g), on(kMask)),    write(stage(g, values, io_)),           {}};
   }
 
-  // Parts of a head leave the gated norm, and its weight, to another dispatch.
-  std::vector<Need> core(const GdnArgs& g, bool whole_heads) const {
+  std::vector<Need> core(const GdnArgs& g) const {
     return {read(y(g, columns(g))),
             read(uint64_t{g.conv_channels} * g.conv_taps * io_),
             read(conv_in(g), on(kConvGiven)),
             read(uint64_t{g.v_heads} * (on(kFloatA) ? 4 : io_)),
             read(uint64_t{g.v_heads} * (on(kFloatDt) ? 4 : io_)),
-            read(dv_ * io_, whole_heads),
+            read(dv_ * io_),
             read(state(g.batch, g.state_in_batch, g.v_heads, g.state_in_head), on(kStateGiven)),
             write(state(g.batch, g.state_out_batch, g.v_heads, g.state_out_head)),
             read(mask(g), on(kMask)),
@@ -135,7 +134,7 @@ class Seen {
     const bool whole = on(kInProjection);
     const uint64_t y_bytes = y(g, columns(g)), es = io_;
     const TaskProgram& tasks = *d_.tasks;
-    std::vector<Need> needs = core(g, true);
+    std::vector<Need> needs = core(g);
     const auto also = [](Need need, uint64_t slot) {
       return need.access == Access::none ? need : Need{need.access, need.bytes + slot};
     };
@@ -251,7 +250,7 @@ std::optional<std::vector<Need>> needs_of(const Dispatch& d) {
   if (family == "qk_gates") return seen.qk_gates(*g);
   if (family == "rule") return seen.rule(*g);
   if (family == "gated_norm") return seen.gated_norm(*g);
-  if (family == "core") return seen.core(*g, d.kernel.name.find('s') == std::string::npos);
+  if (family == "core") return seen.core(*g);
   return std::nullopt;
 }
 

@@ -26,7 +26,7 @@ const char* name_of(Stage stage) {
   return "?";
 }
 
-Cuts cuts_of(std::string_view variant, bool own_norm, bool core_in_parts) {
+Cuts cuts_of(std::string_view variant, bool own_norm) {
   Cuts cuts;
   if (own_norm) cuts.push_back({Stage::input_norm});
   cuts.push_back(own_norm ? std::vector{Stage::in_proj}
@@ -37,10 +37,6 @@ Cuts cuts_of(std::string_view variant, bool own_norm, bool core_in_parts) {
     cuts.push_back({Stage::out_proj});
   } else if (variant == "core") {
     cuts.push_back(middle);
-    if (core_in_parts) {
-      cuts.back().pop_back();
-      cuts.push_back({Stage::gated_norm});
-    }
     cuts.push_back({Stage::out_proj});
   } else if (variant == "hybrid" || variant == "mega") {
     if (variant == "hybrid") cuts.push_back({});

@@ -12,10 +12,9 @@ const char* name_of(Stage stage);
 
 using Cuts = std::vector<std::vector<Stage>>;
 
-// "packed", "core", "hybrid" or "mega"; throws Refusal. The bits are the same whatever they are.
-// `own_norm`: the row norm is a dispatch of its own instead of a part of the projection;
-// `core_in_parts`: so is the gated norm of "core".
-Cuts cuts_of(std::string_view variant, bool own_norm = false, bool core_in_parts = false);
+// "packed", "core", "hybrid" or "mega"; throws Refusal. `own_norm`: the row norm is a dispatch of
+// its own instead of a part of the projection (the bits are the same).
+Cuts cuts_of(std::string_view variant, bool own_norm = false);
 
 // A cut that ends with the output projection and begins before it is one persistent dispatch.
 inline bool persistent(const Cuts& cuts) { return cuts.back().size() > 1; }

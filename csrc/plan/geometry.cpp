@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kTiles{"nt1u2p", "nt1u4", "nt1u8", "nt1u4p", "nt2u2p"};
 constexpr std::array<std::string_view, 2> kRules{"r1s4", "r2s4"};
-constexpr std::array<std::string_view, 3> kCores{"r2", "r4", "r1s8"};
+constexpr std::array<std::string_view, 2> kCores{"r2", "r4"};
 constexpr std::array<std::string_view, 2> kWorkers{"nt1u2p", "nt1u4"};
 constexpr std::array<std::string_view, 2> kNorms{"inside", "own"};
 

@@ -14,10 +14,10 @@ struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
   std::string deep;          // of those whose segments of K have 8 or 16 steps; empty: tile
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
-  std::string rule, core;    // core "r1s8": parts of a head a threadgroup, see shaders/README.md
-  bool own_norm = false;     // the row norm is a dispatch of its own
-  uint32_t groups = 0;       // of all projections, if not 0, whatever the core count
-  uint64_t block = 0;        // tokens of a dispatch between the projections; 0: by estimate
+  std::string rule, core;
+  bool own_norm = false;          // the row norm is a dispatch of its own
+  uint32_t groups = 0;            // of all projections, if not 0, whatever the core count
+  uint64_t block = 0;             // tokens of a dispatch between the projections; 0: by estimate
   std::string worker = "nt1u2p";  // tile of the projections in a persistent dispatch
   uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
   uint32_t spins = 50000;         // polls after which one of its waits gives up
@@ -30,9 +30,6 @@ Geometry geometry_for(const DeviceSpec& device, Io io);
 // Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;norm=own;block=3;
 // workers=6;spins=1000;overlap=1;ahead=24".
 Geometry change(Geometry geometry, std::string_view text);
-
-// Whether `core` takes parts of a head, so that the gated norm is a dispatch of its own.
-inline bool core_in_parts(const Geometry& g) { return g.core.find('s') != std::string::npos; }
 
 // The number behind `letter` in "nt1u2p", "r2s4", "r2".
 uint32_t tile_number(const std::string& name, char letter);

@@ -60,19 +60,17 @@ class Middle {
     dims_ = "dk" + std::to_string(c_.head_k_dim) + "dv" + std::to_string(c_.head_v_dim);
   }
 
-  // Those of every stage alone; with `core` in parts only O.
-  void make_stage_buffers(bool only_o) {
+  void make_stage_buffers() {
     const uint64_t rows = c_.rows();
     const auto scratch = [&](const char* name, uint64_t bytes) {
       return View{builder_.scratch(name, bytes), 0, bytes};
     };
-    o_ = scratch("O", rows * c_.value_dim() * es_);
-    if (only_o) return;
     conv_ = scratch("C", rows * c_.conv_dim() * es_);
     q_ = scratch("Q", rows * c_.key_dim() * 4);
     k_ = scratch("K", rows * c_.key_dim() * 4);
     kq_ = scratch("KQ", rows * c_.k_heads * 4);
     gates_ = scratch("gates", rows * c_.v_heads * 8);
+    o_ = scratch("O", rows * c_.value_dim() * es_);
   }
 
   // Sequences [batch_first, + batch), tokens [first, + count).
@@ -98,18 +96,15 @@ class Middle {
   }
 
   void cut(const std::vector<Stage>& stages) {
-    if (stages.size() > 1) return core(stages.back() != Stage::gated_norm);
+    if (stages.size() > 1) return core();
     if (stages.front() == Stage::conv) return conv();
     if (stages.front() == Stage::qk_gates) return qk_gates();
     if (stages.front() == Stage::rule) return rule();
     return gated_norm();
   }
 
-  // Threadgroups take whole heads, or columns of a head and leave the gated norm to a later cut.
-  void core(bool in_parts) {
-    const uint64_t r = tile_number(geometry_.core, 'r'), dk = c_.head_k_dim, dv = c_.head_v_dim;
-    const uint64_t simds = in_parts ? tile_number(geometry_.core, 's') : dv / r / 4;
-    const uint64_t columns = 4 * r * simds;
+  void core() {
+    const uint64_t threads = 8 * c_.head_v_dim / tile_number(geometry_.core, 'r');
     builder_.kernel("core", "core", kernel("core", dims_ + geometry_.core, "group"))
         .constants({{kMask, masked()},
                     {kConvGiven, c_.conv_in.has_value()},
@@ -124,19 +119,15 @@ class Middle {
         .read(conv_in_, kept(), c_.conv_in.has_value())
         .read(all_.a_log, all_.a_log.extent)
         .read(all_.dt_bias, all_.dt_bias.extent)
-        .read(all_.norm_weight, all_.norm_weight.extent, !in_parts)
+        .read(all_.norm_weight, all_.norm_weight.extent)
         .read(state_in_, state_bytes(), state_given_)
         .write(state_out_, state_bytes())
         .read(mask_, n_, masked())
-        .write(rows(in_parts ? o_ : all_.g, c_.value_dim() * es_), n_ * c_.value_dim() * es_)
-        .arguments(args_);
-    const double cycles = core_cycles(c_, count_);
-    if (in_parts) {
-      builder_.launch({dv / columns, c_.v_heads, batch_}, 32 * simds, 64 * dk + 32 * columns + 128,
-                      cycles * static_cast<double>(columns) / static_cast<double>(dv));
-    } else {
-      builder_.launch({c_.v_heads, batch_}, 32 * simds, 64 * (dk + dv) + 4 * dv + 128, cycles);
-    }
+        .write(rows(all_.g, c_.value_dim() * es_), n_ * c_.value_dim() * es_)
+        .arguments(args_)
+        .launch({c_.v_heads, batch_}, threads,
+                64 * (c_.head_k_dim + c_.head_v_dim) + 4 * c_.head_v_dim + 128,
+                core_cycles(c_, count_));
   }
 
  private:
@@ -244,7 +235,7 @@ class Middle {
   View state_in_, state_out_, conv_in_, mask_;
 };
 
-// The cuts between the projections: each stage alone, all of them at once, or all but the last.
+// The cuts between the projections: each stage alone, or all of them at once.
 Cuts middle_cuts(const Cuts& cuts) {
   const std::vector<Stage> stages{Stage::conv, Stage::qk_gates, Stage::rule, Stage::gated_norm};
   Cuts between;
@@ -254,12 +245,9 @@ Cuts middle_cuts(const Cuts& cuts) {
     between.push_back(cut);
     order.insert(order.end(), cut.begin(), cut.end());
   }
-  const bool known = between.size() == 1 || between.size() == stages.size() ||
-                     (between.size() == 2 && between.back().size() == 1);
-  if (order != stages || !known) {
+  if (order != stages || (between.size() != 1 && between.size() != stages.size())) {
     throw Refusal("cuts", std::to_string(between.size()) + " dispatches between the projections",
-                  "conv, qk_gates, rule and gated_norm in this order, each alone, all together or "
-                  "all but the last");
+                  "conv, qk_gates, rule and gated_norm in this order, each alone or all together");
   }
   return between;
 }
@@ -270,8 +258,8 @@ void add_middle(Builder& builder, const LayerCall& call, const DeviceSpec& devic
                 const Geometry& geometry, const Cuts& cuts, const Buffers& buffers) {
   Middle middle(builder, call, geometry, buffers);
   const Cuts between = middle_cuts(cuts);
-  const bool fused = between.front().size() > 1;
-  if (between.size() > 1) middle.make_stage_buffers(fused);
+  const bool fused = between.size() == 1;
+  if (!fused) middle.make_stage_buffers();
   const Block step = middle_block(call, device, geometry, fused);
   for (uint64_t b = 0; b < call.batch; b += step.batch) {
     for (uint64_t t = 0; t < call.tokens; t += step.tokens) {

@@ -1,7 +1,6 @@
 // Convolution, gates, rule and gated norm of one value head of one sequence, by one threadgroup of
-// 8 Dv / RPL threads that waits for no other (core_task); or of some columns of a head, without the
-// gated norm (part_task). The state stays in registers over all tokens.
-// The conv state is only read: heads that share a key head, and parts of a head, read the same one.
+// 8 Dv / RPL threads that waits for no other. The state stays in registers over all tokens.
+// The conv state is only read: heads that share a key head read the same one.
 #pragma once
 #include "conv.h"
 #include "gated_norm.h"
@@ -27,58 +26,55 @@ struct CoreBuffers {
   device const uchar* mask;
 };
 
-// What a thread needs of the channels of q, k and COLUMNS columns of v, `first` being the first of
-// these, that it convolves: c = tid, tid + THREADS, .. of 2 DK + COLUMNS.
-template <int DK, int COLUMNS, uint THREADS>
-struct CoreTaps {
-  ConvTaps of[(2 * DK + COLUMNS + THREADS - 1) / THREADS];
-};
+// The channels of q, k and v that a thread convolves: c = tid, tid + THREADS, .. of 2 DK + DV.
 template <int DK, int DV>
-inline uint core_channel(constant GdnArgs& args, uint h, uint first, uint c) {
+inline uint core_channel(constant GdnArgs& args, uint h, uint c) {
   const Columns at = columns_of<DK, DV>(args);
   const uint hk = key_head(args, h);
   return c < DK       ? hk * DK + c
          : c < 2 * DK ? at.k + hk * DK + (c - DK)
-                      : at.v + h * DV + first + (c - 2 * DK);
+                      : at.v + h * DV + (c - 2 * DK);
 }
-template <typename T, int DK, int DV, int COLUMNS, uint THREADS, typename PY>
-inline void core_taps(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
-                      uint first, uint b, uint t0, thread CoreTaps<DK, COLUMNS, THREADS>& taps,
-                      uint tid) {
+template <int DK, int DV, uint THREADS>
+struct CoreTaps {
+  ConvTaps of[(2 * DK + DV + THREADS - 1) / THREADS];
+};
+template <typename T, int DK, int DV, uint THREADS, typename PY>
+inline void core_taps(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h, uint b,
+                      uint t0, thread CoreTaps<DK, DV, THREADS>& taps, uint tid) {
 #pragma unroll
-  for (uint i = 0; i * THREADS < 2 * DK + COLUMNS; ++i) {
+  for (uint i = 0; i * THREADS < 2 * DK + DV; ++i) {
     const uint c = tid + i * THREADS;
-    if (c >= 2 * DK + COLUMNS) break;
-    const uint channel = core_channel<DK, DV>(args, h, first, c);
+    if (c >= 2 * DK + DV) break;
+    const uint channel = core_channel<DK, DV>(args, h, c);
     const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel);
     taps.of[i] = conv_taps(args, source, in.conv_weight, channel, t0);
   }
 }
 
 // q, k and v of a block into mem.
-template <typename T, int DK, int DV, int COLUMNS, uint THREADS, typename PY>
-inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h,
-                      uint first, uint b, uint t0, uint n,
-                      thread const CoreTaps<DK, COLUMNS, THREADS>& taps,
-                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid) {
+template <typename T, int DK, int DV, uint THREADS, typename PY>
+inline void core_conv(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY Y, uint h, uint b,
+                      uint t0, uint n, thread const CoreTaps<DK, DV, THREADS>& taps,
+                      threadgroup RuleMemory<DK, DV>& mem, uint tid) {
 #pragma unroll
-  for (uint i = 0; i * THREADS < 2 * DK + COLUMNS; ++i) {
+  for (uint i = 0; i * THREADS < 2 * DK + DV; ++i) {
     const uint c = tid + i * THREADS;
-    if (c >= 2 * DK + COLUMNS) break;
+    if (c >= 2 * DK + DV) break;
     threadgroup float* to = c < DK       ? (threadgroup float*)mem.q[0] + c
                             : c < 2 * DK ? (threadgroup float*)mem.k[0] + (c - DK)
                                          : mem.v[0] + (c - 2 * DK);
-    const ConvInput<T, PY> source = conv_input<T, PY>(args, Y, in.conv_state, in.mask, b,
-                                                      core_channel<DK, DV>(args, h, first, c));
-    conv_block<T, PY>(args, source, taps.of[i], t0, n, to, c < 2 * DK ? DK : COLUMNS);
+    const ConvInput<T, PY> source =
+        conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, core_channel<DK, DV>(args, h, c));
+    conv_block<T, PY>(args, source, taps.of[i], t0, n, to, c < 2 * DK ? DK : DV);
   }
 }
 
 // The gates of a block of tokens, by the last threads, which have the least to do in core_conv.
-template <typename T, int DK, int DV, int COLUMNS, typename PY>
+template <typename T, int DK, int DV, typename PY>
 inline void core_gates(constant GdnArgs& args, thread const CoreBuffers<T>& in, PY y, uint h,
                        uint b, uint t0, uint n, GateRates rates,
-                       threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint threads) {
+                       threadgroup RuleMemory<DK, DV>& mem, uint tid, uint threads) {
   const uint t = tid - (threads - BLOCK);
   if (tid < threads - BLOCK || t >= n) return;
   const float2 g = gates_of<T>(y + ulong(t) * args.y_stride, columns_of<DK, DV>(args), rates, h);
@@ -126,7 +122,7 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   for (uint c = tid; c < DV; c += THREADS) mem.w[c] = float(in.norm_weight[c]);
   const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
   CoreTaps<DK, DV, THREADS> taps;
-  core_taps<T, DK, DV>(args, in, Y, h, 0, b, args.first, taps, tid);
+  core_taps<T, DK, DV>(args, in, Y, h, b, args.first, taps, tid);
   if (!wait_for(ready, 0)) return;
 
   for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
@@ -139,10 +135,11 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
       if (i * SIMDS + sg < n)
         z[i] = ((InRun)(y + ulong(i * SIMDS + sg) * args.y_stride + at.z + h * DV))[lane];
     core_gates<T, DK, DV>(args, in, y, h, b, t0, n, rates, mem.rule, tid, THREADS);
-    if (t0 != args.first) core_taps<T, DK, DV>(args, in, Y, h, 0, b, t0, taps, tid);
-    core_conv<T, DK, DV>(args, in, Y, h, 0, b, t0, n, taps, mem.rule, tid);
+    if (t0 != args.first) core_taps<T, DK, DV>(args, in, Y, h, b, t0, taps, tid);
+    core_conv<T, DK, DV>(args, in, Y, h, b, t0, n, taps, mem.rule, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    core_unit<DK, DV>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
+    inputs_taken(ready);
+    core_unit<DK>(mem.rule, args.q_scale, n, sg, SIMDS, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     rule_block<T, DK, RPL>(r, mem.rule, column, j, n, mem.o[0], DV);
     if (t0 + BLOCK >= args.first + args.count)  // before the gated norm, which is long enough
@@ -168,41 +165,4 @@ inline void core_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
     // scalars are written again before the next barrier
     if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-}
-
-// Columns [first, first + COLUMNS) of a head, without the gated norm: O [B*T][Hv][Dv], rounded.
-template <typename T, int DK, int DV, int RPL, int COLUMNS, typename M, typename Ready>
-inline void part_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint h, uint first,
-                      uint b, typename M::template in<T> Y, typename M::template out<T> O,
-                      threadgroup RuleMemory<DK, COLUMNS>& mem, uint tid, uint sg, uint lane,
-                      thread const Ready& ready) {
-  constexpr uint THREADS = COLUMNS * LANES / RPL;
-  const uint j = lane % LANES, local = (sg * (32 / LANES) + lane / LANES) * RPL;
-  Rows<DK, RPL> r;
-  if (kStateGiven)
-    rows_load<DK, DV, RPL>(
-        r, in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head,
-        first + local, j);
-  else
-    rows_zero<DK, RPL>(r);
-  const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
-  CoreTaps<DK, COLUMNS, THREADS> taps;
-  core_taps<T, DK, DV>(args, in, Y, h, first, b, args.first, taps, tid);
-  if (!wait_for(ready, 0)) return;
-  for (uint t0 = args.first; t0 < args.first + args.count; t0 += BLOCK) {
-    const uint n = min(BLOCK, args.first + args.count - t0);
-    const ulong row = ulong(b) * args.tokens + t0;
-    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, rates, mem, tid, THREADS);
-    if (t0 != args.first) core_taps<T, DK, DV>(args, in, Y, h, first, b, t0, taps, tid);
-    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, taps, mem, tid);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    core_unit<DK>(mem, args.q_scale, n, sg, THREADS / 32, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    rule_block<T, DK, RPL>(r, mem, local, j, n, O + (row * args.v_heads + h) * DV + first,
-                           args.v_heads * DV);
-    if (t0 + BLOCK < args.first + args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
-  }
-  rows_store<DK, DV, RPL>(
-      r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head,
-      first + local, j);
 }

@@ -1,5 +1,5 @@
 // How instances are named and chosen. A host that needs one kernel defines what its name says and
-// compiles only that: TMF_IO (16 half, 17 bfloat, 32 float), TMF_DK, TMF_DV, TMF_R, TMF_NT, TMF_U.
+// compiles only that: TMF_IO (16 half, 17 bfloat, 32 float), TMF_DK, TMF_DV, TMF_NT, TMF_U.
 // Undefined or 0: all of them.
 #pragma once
 #include "math.h"
@@ -19,10 +19,6 @@
 #ifndef TMF_U
 #define TMF_U 0
 #endif
-#ifndef TMF_R
-#define TMF_R 0
-#endif
-#define TMF_ROWS(r) (TMF_R == 0 || TMF_R == r)
 #define TMF_DIMS(dk, dv) ((TMF_DK == 0 || TMF_DK == dk) && (TMF_DV == 0 || TMF_DV == dv))
 #define TMF_TILES(nt, u) ((TMF_NT == 0 || TMF_NT == nt) && (TMF_U == 0 || TMF_U == u))
 

@@ -21,11 +21,11 @@ inline void ask_ahead(device const uint4* p, uint words, uint lane) {
 }
 #endif
 
-// What a task waits for at the start of a dispatch. The next one may start then, not before: what
-// it asks for would compete with this one's inputs.
+// What a task waits for at the start of a dispatch. The next dispatch may start once the task has
+// taken its inputs: what it asks for would come between.
 struct Inputs {};
 inline bool wait_for(thread const Inputs&, uint) {
   inputs_ready();
-  next_may_start();
   return true;
 }
+inline void inputs_taken(thread const Inputs&) { next_may_start(); }

@@ -308,40 +308,30 @@ class Program:
                 32 * sg,
                 [Q, K, KQ, gates, C, self._chained(i), self.state_out, self.mask, O, args],
             )
-            self._gated_norm(O, count, args)
+            self._add(
+                f"tmf_gated_norm_{io}_f32_{dims}__simd",
+                self._use("kMask"),
+                (ceil(count * s.num_v_heads / 8), b),
+                256,
+                [O, self.Y, la.norm_weight, self.mask, self.G, args],
+            )
 
     def _core(self) -> None:
-        s, la, core = self.shape, self.layer, self.geometry.core
-        rpl, sg = int(core[1]), int(core[3:] or 0)  # sg: parts of a head, and a gated norm behind
-        parts = s.head_v_dim // (4 * rpl * sg) if sg else 1
-        O = self.arena.new(self.rows, s.value_dim, dtype=self.dtype) if sg else self.G  # noqa: E741
+        s, la = self.shape, self.layer
         for i, (first, count) in enumerate(self._blocks()):
             constants = self._state_constants(i)
             constants |= self._use("kConvGiven", "kFloatA", "kFloatDt")
-            args = self._args(first, count)
             self._add(
-                f"tmf_core_{self.io}_f32_dk{s.head_k_dim}dv{s.head_v_dim}{core}__group",
+                f"tmf_core_{self.io}_f32_dk{s.head_k_dim}dv{s.head_v_dim}"
+                f"{self.geometry.core}__group",
                 constants,
-                (parts, s.num_v_heads, self.batch) if sg else (s.num_v_heads, self.batch),
-                32 * sg if sg else 8 * s.head_v_dim // rpl,
+                (s.num_v_heads, self.batch),
+                8 * s.head_v_dim // int(self.geometry.core[1]),
                 [
-                    self.Y, la.conv_weight, self._conv_in(), la.A_log, la.dt_bias,
-                    None if sg else la.norm_weight, self._chained(i), self.state_out, self.mask, O,
-                    args,
+                    self.Y, la.conv_weight, self._conv_in(), la.A_log, la.dt_bias, la.norm_weight,
+                    self._chained(i), self.state_out, self.mask, self.G, self._args(first, count),
                 ],
             )  # fmt: skip
-            if sg:
-                self._gated_norm(O, count, args)
-
-    def _gated_norm(self, O: Tensor, count: int, args: Tensor) -> None:  # noqa: N803, E741
-        s = self.shape
-        self._add(
-            f"tmf_gated_norm_{self.io}_f32_dk{s.head_k_dim}dv{s.head_v_dim}__simd",
-            self._use("kMask"),
-            (ceil(count * s.num_v_heads / 8), self.batch),
-            256,
-            [O, self.Y, self.layer.norm_weight, self.mask, self.G, args],
-        )
 
     def _chained(self, i: int) -> Tensor | None:
         """The state that block i of tokens starts from: the caller's, then what was written."""
