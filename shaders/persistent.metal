@@ -53,7 +53,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   if (kInProjection && kNorm) all_squares<T>(in_args, X, mem.squares, sg, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   launch.epoch = mem.epoch;
-  const uint slot = kSlots ? peek(control + kControlSlot) & 1 : 0;
+  const uint slot = kSlots ? peek(control + kControlSlot) & kSlotCommitted : 0;
   CoreBuffers<T> in;
   in.conv_weight = conv_weight;
   in.conv_state = conv_in + ulong(slot) * args.conv_slot;

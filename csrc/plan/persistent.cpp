@@ -154,7 +154,7 @@ void add_commit(Builder& builder, const LayerCall& c, const View& control, const
   const uint64_t entries = c.batch * c.conv_dim() * c.conv_width;
   builder
       .kernel("commit", "commit", std::string("tmf_commit_") + name_of(c.io) + "_f32_n256__thread")
-      .read(control, control.extent)
+      .coordination(control)
       .read(conv, conv.extent)
       .read(state, state.extent)
       .write(to.conv_out, conv.extent)

@@ -130,7 +130,7 @@ inline void publish(thread const Launch& l, uint edge) {
 // A worker's first step: a launch is not done before all its workers are. False: a failed launch
 // left the block behind, which counts wrong until it is cleared, and there is nothing to do.
 inline bool enter(thread const Launch& l) {
-  atomic_store_explicit(l.control + kControlDone, 0u, memory_order_relaxed);
+  atomic_fetch_or_explicit(l.control + kControlSlot, uint(kSlotUnderWay), memory_order_relaxed);
   TaskEdge none;
   none.counter = none.count = 0;
   const uint broken = peek(l.counters + kCounterBroken);
@@ -148,6 +148,9 @@ inline void leave(thread const Launch& l, uint workers, bool other_slot) {
   device_fence();
   if (peek(l.control + kControlStatus) != kStatusWell) return;
   atomic_store_explicit(l.counters + kCounterEpoch, l.epoch + 1, memory_order_relaxed);
-  atomic_store_explicit(l.control + kControlDone, 1u, memory_order_relaxed);
-  if (other_slot) atomic_fetch_xor_explicit(l.control + kControlSlot, 1u, memory_order_relaxed);
+  if (other_slot)
+    atomic_fetch_xor_explicit(l.control + kControlSlot, uint(kSlotCommitted | kSlotUnderWay),
+                              memory_order_relaxed);
+  else
+    atomic_store_explicit(l.control + kControlSlot, uint(kSlotReady), memory_order_relaxed);
 }

@@ -68,11 +68,17 @@ enum ControlWord {
   kControlCounter = 2,
   kControlExpected = 3,
   kControlSeen = 4,
-  kControlSlot = 5,     // 0 or 1: the slot that holds the committed states
+  kControlSlot = 5,     // SlotBit: one word, so that a launch commits at once or not at all
   kControlCancel = 6,   // not 0: the launch has to give up
   kControlClaimed = 7,  // not 0: somebody writes the record
-  kControlDone = 8,     // 1: the last launch ended well; each worker that starts withdraws it
+  kControlCopied = 8,   // threadgroups of `commit` that have seen kSlotReady
   kControlWords = 16,
+};
+
+enum SlotBit {
+  kSlotCommitted = 1,  // which of two slots holds the committed states
+  kSlotUnderWay = 2,   // a worker has begun, and not all have ended well
+  kSlotReady = 4,      // a launch ended well, and `commit` has not copied what it made
 };
 
 enum TaskStatus {
