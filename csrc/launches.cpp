@@ -1,6 +1,7 @@
 #include "launches.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
@@ -171,6 +172,19 @@ std::vector<Tensor> control_and_counters(std::string_view device) {
   return tensors;
 }
 
+// ------------------------------------------------------------------------ instrumented launches
+
+std::map<c10::DeviceType, Tensor> last_times;
+std::mutex times_lock;
+
+// What the last instrumented launch on a device type noted, TaskTime and then TaskWait by words;
+// empty if there was none.
+Tensor task_times(std::string_view device) {
+  const std::lock_guard guard(times_lock);
+  const auto found = last_times.find(c10::Device(std::string(device)).type());
+  return found == last_times.end() ? at::empty({0}, at::kInt) : found->second;
+}
+
 }  // namespace
 
 void run_launch(const char* op, const char* variant, TaskBlocks& blocks, const Tensor& control,
@@ -197,9 +211,20 @@ void run_launch(const char* op, const char* variant, TaskBlocks& blocks, const T
               "; the states are as they were");
 }
 
+Tensor new_task_times(const TaskBlocks& blocks) {
+  constexpr size_t kSimds = 8;  // of a worker
+  const size_t words = (sizeof(TaskTime) + kSimds * sizeof(TaskWait)) / sizeof(int32_t);
+  const auto n = static_cast<int64_t>(words * blocks.program->records.size());
+  const Tensor times = at::zeros({n}, blocks.control.options());
+  const std::lock_guard guard(times_lock);
+  last_times.insert_or_assign(times.device().type(), times);
+  return times;
+}
+
 TORCH_LIBRARY_IMPL(mps_fusion, CompositeExplicitAutograd, m) {
   m.impl("_task_blocks", control_and_counters);
   m.impl("_check_launches", check_launches);
+  m.impl("_task_times", task_times);
 }
 
 }  // namespace tmf

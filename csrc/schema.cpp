@@ -23,6 +23,7 @@ TORCH_LIBRARY(mps_fusion, m) {
   m.def("_chunks(int batch, int tokens, *, str device) -> str");
   m.def("_task_blocks(str device_type) -> Tensor[]");
   m.def("_check_launches(str device_type) -> ()");
+  m.def("_task_times(str device_type) -> Tensor");
   m.def("_check_program(str listing) -> str");
   m.def("_override_geometry(str geometry) -> str");
   m.def("_record_host_programs(bool on) -> int");

@@ -385,6 +385,7 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
                                      [&] { prove(op, first, call); });
     const Tensor& control = slots ? a.control : blocks.control;
     whole.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
+    if (plan::timed(*persistent)) whole["times"] = new_task_times(blocks);
     run_launch(op, name_of(variant), blocks, control, execute_or_restore);
   }
   if (a.in_place && !state.out.is_same(recurrent.out)) {

@@ -159,6 +159,9 @@ class Seen {
         {Access::read_write, 4 * (kCounterFirst + uint64_t{kCounterStride} * tasks.counters)});
     all.push_back({Access::read_write, 4 * kControlWords});
     all.insert(all.end(), 4, {});
+    if (!on(kTimes)) return all;
+    all.push_back({Access::read_write, t.tasks * sizeof(TaskTime)});
+    all.push_back({Access::read_write, t.tasks * d_.threads / 32 * sizeof(TaskWait)});
     return all;
   }
 

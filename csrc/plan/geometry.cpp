@@ -71,9 +71,12 @@ Geometry change(Geometry g, std::string_view text) {
       g.workers = small(key, value);
     } else if (key == "spins") {
       g.spins = small(key, value);
+    } else if (key == "times") {
+      g.times = Settings::number("geometry: times", value, 0, 1) == 1;
     } else {
-      throw Refusal("geometry", "'" + key + "'",
-                    "tile, groups, groups_per_core, rule, core, norm, block, workers, spins");
+      throw Refusal(
+          "geometry", "'" + key + "'",
+          "tile, groups, groups_per_core, rule, core, norm, block, workers, spins, times");
     }
   }
   return g;

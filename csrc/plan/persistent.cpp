@@ -92,7 +92,8 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
                   {kFloatA, c.float_a},
                   {kFloatDt, c.float_dt},
                   {kInProjection, p.in_proj},
-                  {kSlots, c.slots.has_value()}})
+                  {kSlots, c.slots.has_value()},
+                  {kTimes, geometry.times}})
       .read(p.w_in, packed_elements(c.in_features(), c.hidden) * es * passes, p.in_proj)
       .read(p.x, rows * c.hidden * es, p.in_proj)
       .read(p.norm, c.hidden * es, norm)
@@ -121,9 +122,16 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
       .arguments(projection_args(c, c.in_features(), c.hidden, y_stride(c)))
       .arguments(projection_args(c, c.hidden, c.value_dim(), c.hidden))
       .arguments(gdn_args(c, c.batch, 0, c.tokens))
-      .arguments(args)
-      .tasks(std::move(tasks))
-      .launch({workers}, kWorkerThreads, worker_memory(c, nt), cycles);
+      .arguments(args);
+  if (geometry.times) {
+    const uint64_t n = tasks.records.size(), simds = kWorkerThreads / 32;
+    const View times = table("times", n * (sizeof(TaskTime) + simds * sizeof(TaskWait)));
+    const uint64_t waits = n * sizeof(TaskTime);
+    builder.coordination({times.buffer, 0, waits})
+        .coordination({times.buffer, waits, times.extent - waits});
+  }
+  builder.tasks(std::move(tasks))
+      .launch({workers + (geometry.times ? 1 : 0)}, kWorkerThreads, worker_memory(c, nt), cycles);
 }
 
 LayerCall with_new_states(const LayerCall& c) {

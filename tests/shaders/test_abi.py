@@ -29,6 +29,8 @@ TABLE = {
     "TaskArgs": (16, "tasks spin_limit conv_slot state_slot"),
     "TaskRecord": (32, "stage tile part first_wait waits first_signal signals reserved0"),
     "TaskEdge": (8, "counter count"),
+    "TaskTime": (16, "worker drawn over reserved0"),
+    "TaskWait": (16, "begin end counter polls"),
 }
 
 
