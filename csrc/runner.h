@@ -32,6 +32,10 @@ class Runner {
   // PyTorch's allocator reuses memory in stream order.
   virtual void run(const plan::Program& program, const std::vector<BufferView>& buffers) = 0;
 
+  // Whether work on the current stream is only recorded now, to run later or never: a graph that is
+  // captured, a recorder of calls.
+  virtual bool records() const { return false; }
+
   // The device by name, as plan/devices.h knows it ("Apple M1 Max" is "M1 Max"); empty: unknown.
   virtual std::string device_name() const { return ""; }
 

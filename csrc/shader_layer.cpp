@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "launches.h"
 #include "packed_weight.h"
 #include "plan/check.h"
 #include "plan/persistent.h"
@@ -232,10 +233,10 @@ void empty_call(const StatePair& state) {
   }
 }
 
-// Of the program's persistent dispatch; null if it has none.
-std::shared_ptr<const plan::TaskProgram> tasks_of(const plan::Program& program) {
+// Null if the program has none.
+const plan::Dispatch* persistent_dispatch(const plan::Program& program) {
   for (const plan::Dispatch& d : program.dispatches) {
-    if (d.tasks) return d.tasks;
+    if (d.tasks) return &d;
   }
   return nullptr;
 }
@@ -246,24 +247,6 @@ void prove(const char* op, plan::Program program, const plan::LayerCall& call) {
   const std::vector<std::string> found = plan::check(program);
   TORCH_CHECK(found.empty(), "mps_fusion::", op,
               ": planned a program that is not sound: ", found[0], "; please report the shapes");
-}
-
-// On the CPU a call is done when it returns, so that it raises itself; the next one starts afresh.
-template <typename Execute>
-void run_persistent(const char* op, Variant variant, const TaskBlocks& blocks,
-                    const Tensor& control, const Execute& execute) {
-  if (!control.is_cpu()) return execute();
-  try {
-    execute();
-  } catch (...) {
-    clear(blocks, control);
-    throw;
-  }
-  const std::string found = failure(blocks, control);
-  if (found.empty()) return;
-  clear(blocks, control);
-  TORCH_CHECK(false, "mps_fusion::", op, ": variant '", name_of(variant), "' failed, ", found,
-              "; the states are as they were");
 }
 
 std::mutex geometry_lock;
@@ -392,15 +375,18 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
     or_restore({conv.out, state.out}, execute);
   };
   const plan::Program& first = programs.front().program;
-  const auto tasks = tasks_of(first);  // of so few rows that it is the only one
-  if (tasks == nullptr) {
+  // Of so few rows that it is the only program.
+  const plan::Dispatch* const persistent = persistent_dispatch(first);
+  if (persistent == nullptr) {
     execute_or_restore();
   } else {
     const auto lock = lock_blocks(hidden.device().type());
-    const TaskBlocks& blocks = task_blocks(tasks, hidden.device(), [&] { prove(op, first, call); });
+    TaskBlocks& blocks = task_blocks(persistent->tasks, call.in_place || slots, hidden.device(),
+                                     [&] { prove(op, first, call); });
     const Tensor& control = slots ? a.control : blocks.control;
     whole.insert({{"tasks", blocks.tasks}, {"counters", blocks.counters}, {"control", control}});
-    run_persistent(op, variant, blocks, control, execute_or_restore);
+    if (plan::timed(*persistent)) whole["times"] = new_task_times(blocks);
+    run_launch(op, name_of(variant), blocks, control, execute_or_restore);
   }
   if (a.in_place && !state.out.is_same(recurrent.out)) {
     Tensor(recurrent.out).copy_(state.out);

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "auto_choice.h"
 #include "cpu/kernels.h"
 #include "errors.h"
 #include "packed_weight.h"
@@ -158,12 +159,10 @@ bool runs_shaders(Variant variant) {
 }
 
 Variant resolve(const char* op, Variant requested, const Capability& capability) {
-  if (requested == Variant::automatic && why_unsupported(Variant::native, capability).empty()) {
-    return Variant::native;
-  }
   const std::string reason = why_unsupported(requested, capability);
   if (!reason.empty()) refuse_unsupported(op, reason);
-  return requested == Variant::automatic ? Variant::stock : requested;
+  if (requested != Variant::automatic) return requested;
+  return choose(capability, current_device(capability.device)).variant;
 }
 
 }  // namespace tmf

@@ -154,7 +154,8 @@ class GatedDeltaNet(PackedProjections):
             state: advanced in place by the T tokens; None starts at zero and keeps nothing.
             mask: (B, T) bool, true for real tokens; a masked token leaves the state alone.
             variant: which implementation runs; ``auto`` chooses for the device. Above the device's
-                row threshold (32) ``core`` runs in place of ``hybrid`` and ``mega``.
+                row threshold (32) ``core`` runs in place of ``hybrid`` and ``mega``, which keep a
+                state of ``new_state`` in two slots (``GDNState.slots``).
 
         Returns:
             (B, T, H), model dtype.
@@ -185,6 +186,9 @@ class GatedDeltaNet(PackedProjections):
         }
         if state is None:
             return torch.ops.mps_fusion.gdn_layer(x, *weights, mask=mask, **keywords)[0]
+        slots = state.slots() if keywords["variant"] in PERSISTENT else None
+        if slots is not None:
+            return torch.ops.mps_fusion.gdn_layer_slots_(x, *slots, *weights, mask=mask, **keywords)
         return torch.ops.mps_fusion.gdn_layer_(
             x, state.conv, state.recurrent, *weights, mask=mask, **keywords
         )
@@ -200,9 +204,14 @@ class GatedDeltaNet(PackedProjections):
 
 def variant_for(variant: str, rows: int, device: torch.device) -> str:
     """What a module runs: ``core`` where a persistent variant would have too many rows."""
-    if variant in PERSISTENT and rows > devices.current(device).row_threshold:
+    if variant in PERSISTENT and rows > _row_threshold(device.type):
         return "core"
     return variant
+
+
+@torch.compiler.assume_constant_result
+def _row_threshold(device_type: str) -> int:
+    return devices.current(device_type).row_threshold
 
 
 def format_for(variant: str, device: torch.device) -> str:

@@ -5,10 +5,11 @@
 //   conv_weight .. mask: as in core.metal; conv_out is written whole and is not conv_in
 //   Y [R][y_stride], G [R][Hv][Dv]: cross threadgroups; without kInProjection Y is given
 //   records, edges: the program; counters: its block; control: the block of the state or call
+//   times [tasks], waits [tasks][8]: what the instrumented build notes (include/times.h)
 //   kSlots: conv_in is conv_out and state_in is state_out, two slots each; the committed one is
 //   read, the other one written and then committed
-// Launch: 256 threads; grid (workers), any number. At most 32 rows. Threadgroup memory:
-// 64 (Dk + Dv) + 4 Dv + 256 (16 NT + 5) + 1200 bytes.
+// Launch: 256 threads; grid (workers), any number; with kTimes one threadgroup more, the first. At
+// most 32 rows. Threadgroup memory: 64 (Dk + Dv) + 4 Dv + 256 (16 NT + 5) + 1200 bytes.
 // Who: a task belongs to the worker that drew its ticket; what a task writes nobody else does.
 // A launch that fails leaves outputs undefined, the committed states whole and kControlStatus set.
 // metal_host: msl 3.2
@@ -31,10 +32,18 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
     device atomic_uint* counters [[buffer(19)]], device atomic_uint* control [[buffer(20)]],
     constant ProjectionArgs& in_args [[buffer(21)]],
     constant ProjectionArgs& out_args [[buffer(22)]], constant GdnArgs& gdn [[buffer(23)]],
-    constant TaskArgs& args [[buffer(24)]], uint workers [[threadgroups_per_grid]],
+    constant TaskArgs& args [[buffer(24)]],
+    device TaskTime* times [[buffer(25), function_constant(kTimes)]],
+    device TaskWait* waits [[buffer(26), function_constant(kTimes)]],
+    uint group [[threadgroup_position_in_grid]], uint groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int RPL = DV / 32;
+  const uint workers = kTimes ? groups - 1 : groups;
+  if (kTimes && group == 0) {
+    if (tid == 0) count_ticks(counters, workers);
+    return;
+  }
   typedef coherent(device) device const uint4* Words;
   threadgroup WorkerMemory<DK, DV, NT> mem;
   inputs_ready();
@@ -43,6 +52,11 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   launch.control = control;
   launch.edges = edges;
   launch.left = mem.left;
+  if (kTimes) {
+    launch.times.tasks = times;
+    launch.times.waits = waits;
+    launch.times.counters = counters;
+  }
   launch.spin_limit = args.spin_limit;
   launch.sg = sg;
   launch.lane = lane;
@@ -54,7 +68,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   if (kInProjection && kNorm) all_squares<T>(in_args, X, mem.squares, sg, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   launch.epoch = mem.epoch;
-  const uint slot = kSlots ? peek(control + kControlSlot) & 1 : 0;
+  const uint slot = kSlots ? peek(control + kControlSlot) & kSlotCommitted : 0;
   CoreBuffers<T> in;
   in.conv_weight = conv_weight;
   in.conv_state = conv_in + ulong(slot) * args.conv_slot;
@@ -68,6 +82,10 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
 
   uint task = mem.ticket[0];
   for (uint turn = 1; task < args.tasks; turn ^= 1) {
+    if (kTimes && tid == 0) {
+      times[task].worker = group - 1;
+      times[task].drawn = ticks(launch.times);
+    }
     uint next = 0;
     bool last = false;
     if (tid == 0) {  // asked for now, needed at the end of the task
@@ -113,6 +131,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
     const bool left = has_left(launch);  // asked before the barrier: the next task may set it
     if (tid == 0) mem.ticket[turn] = last || left ? args.tasks : next;
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+    if (kTimes && tid == 0) times[task].over = ticks(launch.times);
     const uint signals = left ? 0 : records[task].signals;
     if (tid < signals) publish(launch, records[task].first_signal + tid);
     simdgroup_barrier(mem_flags::mem_none);  // a lane must not wait for one of its own SIMD group

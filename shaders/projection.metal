@@ -52,7 +52,6 @@ template <typename T, int NT, int SG, int U, bool PIPE>
           conv_out + long(b) * gdn.conv_out_batch + long(c) * gdn.conv_out_channel);
     return;
   }
-  tile_ahead<T, NT, SG>(args, tg.x * NT, W, sg, lane);
   const uint first = 8 * tg.y, n_rows = min(8u, args.rows - first);
   const uint row_words = args.x_stride * sizeof(T) / 16, pair_words = sizeof(T) / 2;
   const uint row = min(lane_row(lane), n_rows - 1);

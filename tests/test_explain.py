@@ -1,6 +1,8 @@
 """`explain` and the demo: what they print is what the planner says."""
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch
 from torch_mps_fusion import device, explain
 from torch_mps_fusion.__main__ import main
 from torch_mps_fusion.models import KNOWN_SHAPES
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 
 
 def printed(capsys, *arguments: str) -> str:
@@ -53,6 +57,33 @@ def test_above_the_row_threshold(capsys):
 def test_cuda_and_host(capsys):
     assert "auto on cuda: stock" in printed(capsys, "--device", "h200", "--shape", "27b")
     assert "auto on cpu: native" in printed(capsys, "--device", "host", "--shape", "0.8b")
+
+
+def choices():
+    return [line.split("\t") for line in torch.ops.mps_fusion._choices().splitlines()]
+
+
+def test_autos_table(capsys):
+    """Rows of ours name a committed receipt; on an Apple chip there is none yet."""
+    rows = choices()
+    assert {device for device, *_ in rows} == {"cpu", "cuda", ""}
+    for device_name, most, variant, receipt, reason in rows:
+        assert reason and int(most) >= 0
+        if variant != "stock":
+            assert (RESULTS / receipt).is_file()
+        if device_name not in ("cpu", "cuda"):
+            assert variant == "stock" or "-mps" in receipt
+    assert rows[-1][4] in printed(capsys, "--shape", "27b", "--device", "M5 Max")
+
+
+def test_auto_says_why_it_is_not_the_first_row():
+    odd = replace(KNOWN_SHAPES["9b"], head_k_dim=48)
+    chosen, reason = explain.choose("cpu", "host", odd, torch.bfloat16, 1)
+    assert chosen == "stock" and "no kernel for head_k_dim 48" in reason
+    assert explain.choose("cpu", "host", KNOWN_SHAPES["9b"], torch.bfloat16, 1)[0] == "native"
+    for name in device.names():
+        for rows in (1, 8, 4096):
+            assert explain.choose("mps", name, odd, torch.bfloat16, rows)[0] == "stock"
 
 
 def test_bad_arguments(capsys):

@@ -11,12 +11,13 @@ from compare import assert_equal
 from settings import BLOCK, Setting
 from test_persistent_variants import PERSISTENT, Call, geometry, planned
 
-from torch_mps_fusion import host_kernels, ops
+from torch_mps_fusion import host_kernels, ops, state
 
 # Words of shaders/include/tasks.h; test_task_words compares them.
 EPOCH, BROKEN, FIRST, STRIDE = 0, 3, 8, 8
 STATUS, TASK, COUNTER, EXPECTED, SEEN, SLOT, CANCEL = range(7)
 WORDS = 16
+BEGIN = "constexpr int RPL = DV / 32;"  # of the kernel's body
 
 
 def epochs():
@@ -118,6 +119,16 @@ def test_a_lost_worker(fresh):
     assert lost > 2
 
 
+def test_no_worker_starts(fresh):
+    """Nothing is written then: the count of launches tells."""
+    fresh.works()
+    flat = host_kernels.text("persistent")
+    assert flat.count(BEGIN) == 1
+    with host_kernels.replaced("persistent", flat.replace(BEGIN, f"if (groups) return; {BEGIN}")):
+        fresh.fails("no worker of it ran to the end")
+    fresh.works()
+
+
 def test_starved_workers(fresh):
     """What has started does not run while others can: waits end, the grid drains."""
     worked = 0
@@ -163,6 +174,7 @@ def test_task_words():
         assert words["Counter" + name.capitalize()] == globals()[name]
     for name in ("STATUS", "TASK", "COUNTER", "EXPECTED", "SEEN", "SLOT", "CANCEL", "WORDS"):
         assert words["Control" + name.capitalize()] == globals()[name]
+    assert (state.CONTROL_WORDS, state.SLOT_WORD) == (WORDS, SLOT)
 
 
 # --------------------------------------------------------------------------------------- slots

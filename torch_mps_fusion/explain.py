@@ -97,14 +97,19 @@ def plan_call(
     return Call([made[size] for size in sizes], whole.minimum_bytes)
 
 
-def choose(device_type: str) -> tuple[str, str]:
-    """What `auto` runs on a kind of device, and why."""
-    if device_type == "cpu":
-        return "native", "CPU tensors: our C++, or stock where it has no kernel"
-    if device_type == "cuda":
-        return "stock", "CUDA tensors: aten's kernels"
-    return "stock", (
-        "no chip has a receipt yet (a run of the test suite on it); ask for packed or core by name"
+def choose(
+    device_type: str, device: str, config: GDNConfig, dtype: torch.dtype, rows: int
+) -> tuple[str, str]:
+    """What `auto` runs on a device of that type and name, and why (csrc/auto_choice.cpp)."""
+    return torch.ops.mps_fusion._choice(
+        device_type,
+        device,
+        dtype,
+        head_k_dim=config.head_k_dim,
+        head_v_dim=config.head_v_dim,
+        conv_width=config.conv_kernel_size,
+        rows=rows,
+        hidden_size=config.hidden_size,
     )
 
 
@@ -134,7 +139,7 @@ def run_explain(args: argparse.Namespace) -> int:
         print("\n" + note.format(spec.row_threshold))
     print("\n".join(["", *comparison(config, dtype, [args.variant, *others], given, spec)]))
     kind = "cuda" if spec.lanes == "nvidia" else "cpu" if spec.name == "host" else "mps"
-    chosen, reason = choose(kind)
+    chosen, reason = choose(kind, args.device, config, dtype, args.batch * args.rows)
     print(f"auto on {kind}: {chosen}: {reason}")
     print(
         "\nmemory: bytes over the nominal bandwidth. estimate: the larger of that and the issue "

@@ -213,7 +213,6 @@ def call_of(variant: str, dtype: str, batch: int, tokens: int, workers: int) -> 
         for control, counters in _control_and_counters():
             counters.zero_()
             control.zero_()
-            control[words["ControlDone"]] = 1  # nothing is under way
         _check_plain(call, variant, call.fresh(), call.expected[0], "the plain launch")
         call.control, call.counters = next(
             pair for pair in _control_and_counters() if int(pair[1][words["CounterEpoch"]]) == 1
@@ -241,10 +240,7 @@ def run(s: Schedule) -> str:
                 results, said = call.run(s.variant, states), ""
             except RuntimeError as error:
                 results, said = (), str(error).splitlines()[0]
-        if said:
-            outcome = _failed(call, s, states, slot, said)
-        else:
-            outcome = _clean(call, s, results)
+        outcome = _failed(call, s, states, slot, said) if said else _clean(call, s, results)
         if outcome not in KINDS[s.kind]:
             raise Violation(f"{outcome}, which a {s.kind} schedule may not be: {said}")
         if states.control is not None and states.slot != (slot if said else 1 - slot):
@@ -262,7 +258,6 @@ def _prepare(call: Call, s: Schedule, states: States) -> None:
     w, counters = _words(), call.counters
     call.control.zero_()
     control = call.control if states.control is None else states.control
-    control[w["ControlDone"]] = 1
     counters.copy_(torch.tensor(call.counts(s.epoch), dtype=torch.int32))
     if s.kind == "cancel":
         control[w["ControlCancel"]] = 1

@@ -75,9 +75,11 @@ def check_launches(device: str | torch.device) -> None:
     """Waits for the device and raises RuntimeError if a ``hybrid`` or ``mega`` launch failed on it.
 
     A call on a device returns before it is done; on the CPU the call itself raises. Says which task
-    waited for what, for the first program that failed, and lets the next calls start afresh. The
-    states of ``gdn_layer_`` are then as they were before the failed call. ``gdn_layer_slots_`` has
-    a control block of its own, which the caller reads and zeroes, the slot word (5) apart.
+    waited for what, for the first program that failed, or that workers did not run to the end
+    (launches of replayed graphs are not counted), and lets the next calls start afresh. The
+    committed states are then as they were before the failed call. The control block of
+    ``gdn_layer_slots_`` is looked at and cleared too, the slot word apart; until then it serves the
+    stream of its first launch only.
     """
     torch.ops.mps_fusion._check_launches(torch.device(device).type)
 

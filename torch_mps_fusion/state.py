@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 _CONV_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Of a control block, shaders/include/tasks.h: its words; bit 0 of this one is the committed slot.
+CONTROL_WORDS, SLOT_WORD = 16, 5
 
 
 class GDNState:
@@ -19,6 +21,10 @@ class GDNState:
             transposed view); tensors that are given may keep Dv contiguous instead.
 
     The constructor takes existing tensors, such as those of a transformers cache, without a copy.
+
+    A state made here can live in two slots (`slots`), of which `conv` and `recurrent` are the
+    committed one: asked for after a call on the slots, they wait for the device, and they are
+    other tensors than before that call.
     """
 
     def __init__(self, conv: Tensor, recurrent: Tensor) -> None:
@@ -36,8 +42,62 @@ class GDNState:
             )
         if conv.device != recurrent.device:
             raise ValueError(f"conv is on {conv.device}, recurrent on {recurrent.device}")
-        self.conv = conv
-        self.recurrent = recurrent
+        self._tensors: tuple[Tensor, Tensor] | None = (conv, recurrent)
+        self._slots: tuple[Tensor, Tensor, Tensor] | None = None
+        self._made = False  # here: nobody else holds the tensors
+
+    @property
+    def conv(self) -> Tensor:
+        return self._committed()[0]
+
+    @conv.setter
+    def conv(self, tensor: Tensor) -> None:
+        if tensor is not self._committed()[0]:
+            self.__init__(tensor, self.recurrent)  # type: ignore[misc]
+
+    @property
+    def recurrent(self) -> Tensor:
+        return self._committed()[1]
+
+    @recurrent.setter
+    def recurrent(self, tensor: Tensor) -> None:
+        if tensor is not self._committed()[1]:
+            self.__init__(self.conv, tensor)  # type: ignore[misc]
+
+    def slots(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """What `gdn_layer_slots_` takes: two slots of each state, and their control block.
+
+        The first call makes them and copies the states once; None for a state on tensors that were
+        given, whose owner sees them updated. The caller runs an op on the slots before it asks for
+        `conv` or `recurrent`.
+        """
+        if not self._made:
+            return None
+        if self._slots is None:
+            conv, stored = self.conv, self.recurrent.transpose(-1, -2)
+            both = [
+                torch.empty((2, *t.shape), dtype=t.dtype, device=t.device) for t in (conv, stored)
+            ]
+            for slots, tensor in zip(both, (conv, stored), strict=True):
+                slots[0].copy_(tensor)
+            control = torch.zeros(CONTROL_WORDS, dtype=torch.int32, device=conv.device)
+            self._slots = both[0], both[1].transpose(-1, -2), control
+        self._tensors = None
+        return self._slots
+
+    def _committed(self) -> tuple[Tensor, Tensor]:
+        if self._tensors is None:
+            assert self._slots is not None
+            conv, recurrent, control = self._slots
+            slot = int(control[SLOT_WORD]) & 1
+            self._tensors = conv[slot], recurrent[slot]
+        return self._tensors
+
+    def _any(self) -> tuple[Tensor, Tensor]:
+        """The tensors of one slot, whichever: the device is not asked."""
+        if self._slots is None:
+            return self._committed()
+        return self._slots[0][0], self._slots[1][0]
 
     @classmethod
     def zeros(
@@ -57,26 +117,33 @@ class GDNState:
         stored = torch.zeros(
             batch_size, num_v_heads, head_v_dim, head_k_dim, dtype=torch.float32, device=device
         )
-        return cls(conv, stored.transpose(-1, -2))
+        return cls._new(conv, stored)
+
+    @classmethod
+    def _new(cls, conv: Tensor, stored: Tensor) -> GDNState:
+        """A state on new tensors; stored: (B, Hv, Dv, Dk)."""
+        state = cls(conv, stored.transpose(-1, -2))
+        state._made = True
+        return state
 
     @property
     def batch_size(self) -> int:
-        return self.conv.shape[0]
+        return self._any()[0].shape[0]
 
     @property
     def device(self) -> torch.device:
-        return self.conv.device
+        return self._any()[0].device
 
     @property
     def dtype(self) -> torch.dtype:
         """The model dtype; ``recurrent`` is float32 whatever this is."""
-        return self.conv.dtype
+        return self._any()[0].dtype
 
     @torch.no_grad()
     def reset(self) -> None:
         """Forgets everything, in the same memory."""
-        self.conv.zero_()
-        self.recurrent.zero_()
+        for tensor in self._slots[:2] if self._slots is not None else self._committed():
+            tensor.zero_()
 
     def clone(self) -> GDNState:
         """An independent copy, Dk contiguous."""
@@ -111,17 +178,18 @@ class GDNState:
         if conv is self.conv:
             return self
         stored = self.recurrent.transpose(-1, -2).to(device=conv.device, copy=True)
-        return GDNState(conv, stored.contiguous().transpose(-1, -2))
+        return GDNState._new(conv, stored.contiguous())
 
     def __repr__(self) -> str:
+        conv, recurrent = self._any()
         return (
-            f"GDNState(conv={list(self.conv.shape)} {self.dtype}, "
-            f"recurrent={list(self.recurrent.shape)} {self.recurrent.dtype}, device={self.device})"
+            f"GDNState(conv={list(conv.shape)} {conv.dtype}, "
+            f"recurrent={list(recurrent.shape)} {recurrent.dtype}, device={conv.device})"
         )
 
     def _map(self, copy: Callable[[Tensor], Tensor]) -> GDNState:
         """A new state from copies of both tensors, the recurrent one with Dk contiguous."""
-        return GDNState(copy(self.conv), copy(self.recurrent.transpose(-1, -2)).transpose(-1, -2))
+        return GDNState._new(copy(self.conv), copy(self.recurrent.transpose(-1, -2)))
 
 
 def _check_conv(conv: Tensor) -> None:

@@ -1,6 +1,7 @@
-"""The tasks of a persistent dispatch over its workers, from estimated times: as text, as a picture.
+"""The tasks of a persistent dispatch over its workers: as text, as a picture.
 
-What is shown follows from the program and from csrc/plan/task_times.h. Nothing was measured.
+`spans` places them by estimated times (csrc/plan/task_times.h): nothing was measured.
+`instrumented.Run.spans` are what a run of the instrumented build noted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LINES = 16  # workers that the text shows, at most
 
 @dataclass
 class Span:
-    """A task on a worker, in microseconds: drawn, all that it waits for is there, over."""
+    """A task on a worker, in microseconds by estimate, in ticks if noted: drawn, all that it waits
+    for is there, over."""
 
     task: int
     worker: int
@@ -47,10 +49,10 @@ def spans(tasks: Tasks) -> list[Span]:
     return found
 
 
-def stage_table(tasks: Tasks, found: list[Span]) -> list[tuple[str, ...]]:
+def stage_table(tasks: Tasks, found: list[Span], unit: str = "us") -> list[tuple[str, ...]]:
     """A line a stage: tasks, the time of one, when they begin and end, what they waited."""
     lines: list[tuple[str, ...]] = [
-        ("stage", "letter", "tasks", "us each", "first begins", "last ends", "waited us")
+        ("stage", "letter", "tasks", f"{unit} each", "first begins", "last ends", f"waited {unit}")
     ]
     for stage in TASK_STAGES:
         mine = [s for s in found if tasks.records[s.task].stage == stage]
@@ -71,19 +73,20 @@ def stage_table(tasks: Tasks, found: list[Span]) -> list[tuple[str, ...]]:
     return lines
 
 
-def busy_line(tasks: Tasks, found: list[Span]) -> str:
+def busy_line(tasks: Tasks, found: list[Span], unit: str = "us") -> str:
     """How much of the workers' time is work, in words."""
     end = max(s.end for s in found)
     work = sum(s.end - s.ready for s in found)
     waits = sum(s.ready - s.drawn for s in found)
     whole = end * tasks.workers
     return (
-        f"{len(found)} tasks on {tasks.workers} workers, {end:.1f} us: {work / whole:.1%} work, "
-        f"{waits / whole:.1%} waiting, {1 - (work + waits) / whole:.1%} out of tasks"
+        f"{len(found)} tasks on {tasks.workers} workers, {end:.1f} {unit}: "
+        f"{work / whole:.1%} work, {waits / whole:.1%} waiting, "
+        f"{1 - (work + waits) / whole:.1%} out of tasks"
     )
 
 
-def text_picture(tasks: Tasks, found: list[Span]) -> list[str]:
+def text_picture(tasks: Tasks, found: list[Span], unit: str = "us") -> list[str]:
     """Workers as lines, time from left to right; a letter is the stage that a worker is in, a dot
     waits. At most LINES workers are shown, evenly chosen."""
     end = max(s.end for s in found)
@@ -98,25 +101,33 @@ def text_picture(tasks: Tasks, found: list[Span]) -> list[str]:
             if s.drawn <= at < s.end:
                 rows[s.worker][column] = letter if at >= s.ready else "."
     lines = [f"{worker:>6} |{''.join(row)}|" for worker, row in rows.items()]
-    return [*lines, f"{'worker':>6} 0{f'{end:.1f} us':>{COLUMNS}}"]
+    return [*lines, f"{'worker':>6} 0{f'{end:.1f} {unit}':>{COLUMNS}}"]
 
 
-def draw(tasks: Tasks, found: list[Span], title: str, path: Path) -> None:
+def draw(
+    tasks: Tasks,
+    found: list[Span],
+    title: str,
+    path: Path,
+    *,
+    option: str = "--program",
+    unit: str = "us",
+    axis: str = "microseconds (estimate)",
+) -> None:
     """Writes the picture; the suffix says in which format (.svg, .png). Its description is
-    `busy_line`, so that one can tell whether a picture is of today's program.
+    `busy_line`, so that one can tell whether a picture is of today's program. option: what named
+    `path`, for messages.
 
     Raises:
         ValueError: another suffix, or matplotlib is not installed.
     """
     if path.suffix not in (".svg", ".png"):
-        raise ValueError(
-            f"--program: got {str(path)!r}; accepted: a name that ends in .svg or .png"
-        )
+        raise ValueError(f"{option}: got {str(path)!r}; accepted: a name that ends in .svg or .png")
     try:
         import matplotlib
     except ImportError:
         raise ValueError(
-            "--program FILE needs matplotlib (the extra `bench`); without FILE the tasks are text"
+            f"{option} FILE needs matplotlib (the extra `bench`); without FILE the tasks are text"
         ) from None
     matplotlib.use("agg")
     # Equal programs make equal files.
@@ -138,14 +149,14 @@ def draw(tasks: Tasks, found: list[Span], title: str, path: Path) -> None:
     for stage, workers in bars.items():
         for worker, times in workers.items():
             axes.broken_barh(times, (worker - 0.5, 1), facecolor=colors[stage], **style)
-    axes.set(xlabel="microseconds (estimate)", ylabel="worker", title=title)
+    axes.set(xlabel=axis, ylabel="worker", title=title)
     axes.set_xlim(0, max(s.end for s in found))
     axes.set_ylim(tasks.workers - 0.5, -0.5)
     axes.legend(
         handles=[Patch(color=colors[stage], label=stage) for stage in colors if stage in bars],
         ncols=len(bars), loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False,
     )  # fmt: skip
-    metadata: dict[str, str | None] = {"Description": busy_line(tasks, found)}
+    metadata: dict[str, str | None] = {"Description": busy_line(tasks, found, unit)}
     if path.suffix == ".svg":
         metadata["Date"] = None
     figure.savefig(path, dpi=150, metadata=metadata)

@@ -53,6 +53,14 @@ class CudaRunner final : public Runner {
     encode(program, buffers, encoder);
   }
 
+  bool records() const override {
+    const int device = current_device_index();
+    const Current context(device);
+    int capturing = 0;
+    check(driver()->is_capturing(current_stream(device), &capturing), "asking for a capture");
+    return capturing != 0;
+  }
+
   std::string prepare(const plan::Kernel& kernel) override {
     if (const std::string reason = why_not(); !reason.empty()) return reason;
     try {

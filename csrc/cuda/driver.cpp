@@ -41,6 +41,7 @@ std::string open(Driver& d) {
                         find(library, "cuModuleGetFunction", d.module_function) &&
                         find(library, "cuFuncGetAttribute", d.function_attribute) &&
                         find(library, "cuThreadExchangeStreamCaptureMode", d.capture_mode) &&
+                        find(library, "cuStreamIsCapturing", d.is_capturing) &&
                         find(library, "cuLaunchKernelEx", d.launch);
   if (!complete) return "the CUDA driver of this machine (libcuda.so.1) is too old";
   const Result result = d.init(0);

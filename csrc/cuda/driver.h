@@ -56,6 +56,7 @@ struct Driver {
   Result (*module_function)(Function*, Module, const char*);
   Result (*function_attribute)(int*, int, Function);
   Result (*capture_mode)(int*);
+  Result (*is_capturing)(Stream, int*);  // CUstreamCaptureStatus; 0 is none
   Result (*launch)(const LaunchConfig*, Function, void**, void**);
 };
 

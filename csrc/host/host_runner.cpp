@@ -84,6 +84,8 @@ class HostRunner final : public Runner {
     encode(program, buffers, encoder);
   }
 
+  bool records() const override { return recording(); }
+
   std::string device_name() const override { return "host"; }
 
   std::string prepare(const plan::Kernel& kernel) override {

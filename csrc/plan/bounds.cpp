@@ -159,6 +159,9 @@ class Seen {
         {Access::read_write, 4 * (kCounterFirst + uint64_t{kCounterStride} * tasks.counters)});
     all.push_back({Access::read_write, 4 * kControlWords});
     all.insert(all.end(), 4, {});
+    if (!on(kTimes)) return all;
+    all.push_back({Access::read_write, t.tasks * sizeof(TaskTime)});
+    all.push_back({Access::read_write, t.tasks * d_.threads / 32 * sizeof(TaskWait)});
     return all;
   }
 
@@ -170,7 +173,7 @@ class Seen {
                                uint64_t{a.width - 1} * a.conv_time;
     const uint64_t last_head =
         uint64_t{a.batch - 1} * a.state_batch + uint64_t{a.heads - 1} * a.state_head;
-    return {read(4 * kControlWords),
+    return {{Access::read_write, 4 * kControlWords},
             read(conv * io_),
             read(states * 4),
             write((last_conv + 1) * io_),

@@ -19,6 +19,7 @@ enum FunctionConstant : uint32_t {
   kFloatDt = 307,
   kInProjection = 400,
   kSlots = 401,
+  kTimes = 402,
 };
 
 }  // namespace tmf::plan

@@ -44,8 +44,7 @@ const std::vector<Row>& table() {
         .own_norm = true,
         .worker = "nt1u4",
         .workers = 264,
-        .overlap = true,
-        .ahead = 12}},
+        .overlap = true}},
       // Four threadgroups of eight SIMD groups are resident on a core at 1,024 threads.
       {"", "", {.tile = "nt1u2p", .groups_per_core = 4, .rule = "r1s4", .core = "r2"}},
   };
@@ -98,15 +97,15 @@ Geometry change(Geometry g, std::string_view text) {
       g.worker = one_of("geometry: worker", value, kWorkers);
     } else if (key == "spins") {
       g.spins = small(key, value);
+    } else if (key == "times") {
+      g.times = Settings::number("geometry: times", value, 0, 1) == 1;
     } else if (key == "overlap") {
-      g.overlap = Settings::number("geometry: overlap", value, 0, 1) != 0;
-    } else if (key == "ahead") {
-      g.ahead = small(key, value);
+      g.overlap = Settings::number("geometry: overlap", value, 0, 1) == 1;
     } else {
       throw Refusal(
           "geometry", "'" + key + "'",
-          "tile, groups, groups_per_core, rule, core, norm, block, worker, workers, spins, "
-          "overlap, ahead");
+          "tile, groups, groups_per_core, rule, core, norm, block, worker, workers, spins, times, "
+          "overlap");
     }
   }
   return g;

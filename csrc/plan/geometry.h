@@ -21,14 +21,14 @@ struct Geometry {
   std::string worker = "nt1u2p";  // tile of the projections in a persistent dispatch
   uint32_t workers = 0;           // threadgroups of one; 0: as many as are resident for certain
   uint32_t spins = 50000;         // polls after which one of its waits gives up
+  bool times = false;             // the instrumented build of one, see shaders/include/times.h
   bool overlap = false;           // dispatches of a call may overlap, see shaders/include/overlap.h
-  uint32_t ahead = 0;  // steps of 32 k a segment that the output projection asks for then
 };
 
 Geometry geometry_for(const DeviceSpec& device, Io io);
 
 // Changes by hand: ";tile=nt1u4;groups=3;groups_per_core=0;rule=r2s4;core=r4;norm=own;block=3;
-// workers=6;spins=1000;overlap=1;ahead=24".
+// worker=nt1u4;workers=6;spins=1000;times=1;overlap=1".
 Geometry change(Geometry geometry, std::string_view text);
 
 // The number behind `letter` in "nt1u2p", "r2s4", "r2".

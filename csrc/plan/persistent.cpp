@@ -19,9 +19,9 @@ ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint6
           .r_stride = u32(n),
           .groups = 0,
           .eps = c.eps,
-          .ahead = 0,
           .reserved0 = 0,
-          .reserved1 = 0};
+          .reserved1 = 0,
+          .reserved2 = 0};
 }
 
 // Memory of a worker: that of a head and that of a projection task, side by side.
@@ -92,7 +92,8 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
                   {kFloatA, c.float_a},
                   {kFloatDt, c.float_dt},
                   {kInProjection, p.in_proj},
-                  {kSlots, c.slots.has_value()}})
+                  {kSlots, c.slots.has_value()},
+                  {kTimes, geometry.times}})
       .read(p.w_in, packed_elements(c.in_features(), c.hidden) * es * passes, p.in_proj)
       .read(p.x, rows * c.hidden * es, p.in_proj)
       .read(p.norm, c.hidden * es, norm)
@@ -121,9 +122,16 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
       .arguments(projection_args(c, c.in_features(), c.hidden, y_stride(c)))
       .arguments(projection_args(c, c.hidden, c.value_dim(), c.hidden))
       .arguments(gdn_args(c, c.batch, 0, c.tokens))
-      .arguments(args)
-      .tasks(std::move(tasks))
-      .launch({workers}, kWorkerThreads, worker_memory(c, nt), cycles);
+      .arguments(args);
+  if (geometry.times) {
+    const uint64_t n = tasks.records.size(), simds = kWorkerThreads / 32;
+    const View times = table("times", n * (sizeof(TaskTime) + simds * sizeof(TaskWait)));
+    const uint64_t waits = n * sizeof(TaskTime);
+    builder.coordination({times.buffer, 0, waits})
+        .coordination({times.buffer, waits, times.extent - waits});
+  }
+  builder.tasks(std::move(tasks))
+      .launch({workers + (geometry.times ? 1 : 0)}, kWorkerThreads, worker_memory(c, nt), cycles);
 }
 
 LayerCall with_new_states(const LayerCall& c) {
@@ -154,7 +162,7 @@ void add_commit(Builder& builder, const LayerCall& c, const View& control, const
   const uint64_t entries = c.batch * c.conv_dim() * c.conv_width;
   builder
       .kernel("commit", "commit", std::string("tmf_commit_") + name_of(c.io) + "_f32_n256__thread")
-      .read(control, control.extent)
+      .coordination(control)
       .read(conv, conv.extent)
       .read(state, state.extent)
       .write(to.conv_out, conv.extent)

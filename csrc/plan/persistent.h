@@ -16,6 +16,12 @@ struct Persistent {
 void add_persistent(Builder& builder, const LayerCall& call, const DeviceSpec& device,
                     const Geometry& geometry, const Persistent& persistent);
 
+// Whether it is the instrumented build: it binds `times` and has a threadgroup for its clock.
+inline bool timed(const Dispatch& dispatch) {
+  const auto found = dispatch.kernel.constants.find(kTimes);
+  return found != dispatch.kernel.constants.end() && found->second != 0;
+}
+
 constexpr uint32_t kPersistentLevel = 320;  // Metal 3.2
 
 // Rows of a persistent dispatch at most: the device's threshold, and what the shader keeps.

@@ -28,9 +28,9 @@ void add_projection(Builder& builder, const DeviceSpec& device, const Geometry& 
                             .r_stride = residual ? u32(p.n) : 0,
                             .groups = groups,
                             .eps = p.eps,
-                            .ahead = conv ? geometry.ahead : 0,
                             .reserved0 = 0,
-                            .reserved1 = 0};
+                            .reserved1 = 0,
+                            .reserved2 = 0};
   builder
       .kernel(p.stage, "projection",
               std::string("tmf_projection_") + name_of(io) + "_f32_" + tile + "__group")

@@ -6,6 +6,7 @@
 
 #include "constants.h"
 #include "order.h"
+#include "persistent.h"
 
 namespace tmf::plan {
 namespace {
@@ -37,8 +38,10 @@ void for_overlaps(const std::vector<Run>& runs, uint64_t begin, uint64_t end, co
 
 TaskArgs task_args(const Dispatch& d) {
   TaskArgs args{};
-  if (!d.arguments.empty() && d.arguments.back().bytes.size() == sizeof args) {
-    std::memcpy(&args, d.arguments.back().bytes.data(), sizeof args);
+  const auto found = std::find_if(d.arguments.rbegin(), d.arguments.rend(),
+                                  [](const Argument& a) { return a.buffer < 0; });
+  if (found != d.arguments.rend() && found->bytes.size() == sizeof args) {
+    std::memcpy(&args, found->bytes.data(), sizeof args);
   }
   return args;
 }
@@ -274,7 +277,8 @@ class Memory {
   std::vector<Use> uses_;  // by buffer
 };
 
-// The grid is the workers, the kernel takes all records, and a thread publishes each signal.
+// The grid is the workers and perhaps a clock, the kernel takes all records, and a thread publishes
+// each signal.
 void check_launch(const Dispatch& d, Findings& findings) {
   const TaskProgram& tasks = *d.tasks;
   const uint64_t taken = task_args(d).tasks;
@@ -283,7 +287,7 @@ void check_launch(const Dispatch& d, Findings& findings) {
                                 " in the table, the kernel takes " + std::to_string(taken));
   }
   const uint64_t workers = uint64_t{d.grid[0]} * d.grid[1] * d.grid[2];
-  if (workers == 0 || workers != tasks.workers) {
+  if (tasks.workers == 0 || workers != tasks.workers + (timed(d) ? 1 : 0)) {
     findings.add("workers", std::to_string(tasks.workers) + " in a grid of " +
                                 std::to_string(workers) + " threadgroups");
   }

@@ -13,8 +13,7 @@ struct ProjectionArgs {
   unsigned int r_stride;  // from row to row of the residual
   unsigned int groups;    // threadgroups that make tiles; those behind them write the conv state
   float eps;              // of the row norm
-  unsigned int ahead;     // steps of 32 k a segment that are asked for before a dispatch waits
-  unsigned int reserved0, reserved1;
+  unsigned int reserved0, reserved1, reserved2;
 };
 
 // The stages between the projections, and the update of the conv state.

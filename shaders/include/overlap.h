@@ -9,16 +9,9 @@
 #ifndef MSL_GPU
 inline void next_may_start() {}
 inline void inputs_ready() {}
-inline void ask_ahead(device const uint4*, uint, uint) {}
 #else
 inline void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 inline void inputs_ready() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// A SIMD group asks for words of 16 bytes, from a multiple of 128 bytes on: into the cache of the
-// device, not into registers.
-inline void ask_ahead(device const uint4* p, uint words, uint lane) {
-  for (uint i = 8 * lane; i < words; i += 8 * 32)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i) : "memory");
-}
 #endif
 
 // What a task waits for at the start of a dispatch. The next dispatch may start once the task has

@@ -110,21 +110,6 @@ inline void segment_sum(thread Acc<T> (&acc)[NT], device const uint4* w, uint ti
   }
 }
 
-// Asks for the first weights of NT tiles, as many as args.ahead says.
-template <typename T, int NT, int SG>
-inline void tile_ahead(constant ProjectionArgs& args, uint tile, device const uint4* W, uint sg,
-                       uint lane) {
-  if (args.ahead == 0) return;
-  const uint steps = args.k / 32, tile_stride = 2 * steps * tile_words<T>();
-  for (uint s = sg * (SEGMENTS / SG); s < (sg + 1) * (SEGMENTS / SG); ++s) {
-    const uint first = segment_begin(steps, s);
-    const uint count = min(args.ahead, segment_begin(steps, s + 1) - first);
-    for (uint t = 0; t < NT; ++t)
-      ask_ahead(W + ulong(tile + t) * tile_stride + 2 * first * tile_words<T>(),
-                2 * count * tile_words<T>(), lane);
-  }
-}
-
 // Leaves the sums of all segments in mem.part. rows: this lane's row, from its first eight values.
 template <typename T, int NT, int SG, int U, bool PIPE, typename Rows, typename Ready>
 inline void projection_sums(uint k, uint tile, device const uint4* W, thread const Rows& rows,

@@ -3,8 +3,7 @@
 // fences and adds to a counter. A consumer's SIMD group polls the counter, fences, and goes on. All
 // waits are bounded; who gives up writes why into the control block, and the grid drains.
 #pragma once
-#include "math.h"
-#include "tasks.h"
+#include "times.h"
 
 // The pointer policy of data that crosses threadgroups inside a dispatch.
 struct Across {
@@ -29,6 +28,7 @@ struct Launch {
   device atomic_uint* control;
   device const TaskEdge* edges;
   threadgroup uint* left;  // by SIMD group; not 0: it gave a wait up
+  Times times;
   uint epoch, spin_limit, sg, lane;
 };
 
@@ -56,14 +56,16 @@ inline bool ending(thread const Launch& l, uint task) {
 }
 
 // One thread waits for one counter; false: the launch is to end early. Counters wrap; their
-// differences do not care.
-inline bool hold(thread const Launch& l, uint task, device const TaskEdge* wait) {
+// differences do not care. polls: how often it looked.
+inline bool hold(thread const Launch& l, uint task, device const TaskEdge* wait,
+                 thread uint& polls) {
   TaskEdge wanted;
   wanted.counter = wait->counter;
   wanted.count = (l.epoch + 1) * wait->count;
   device atomic_uint* counter = l.counters + kCounterFirst + kCounterStride * wanted.counter;
   for (uint n = 0;; ++n) {
     const uint seen = peek(counter);
+    polls = n + 1;
     if (int(seen - wanted.count) >= 0) return true;
     if (n % 64 == 63 && ending(l, task)) return false;
     if (n >= l.spin_limit) {
@@ -75,10 +77,17 @@ inline bool hold(thread const Launch& l, uint task, device const TaskEdge* wait)
 // The SIMD group waits for `count` edges, a lane for every 32nd; what their signals publish is then
 // seen by all its lanes. False, and marked in `left`: one of them was given up.
 inline bool hold_all(thread const Launch& l, uint task, uint first, uint count) {
+  const uint begin = kTimes ? ticks(l.times) : 0;
+  uint counter = 0, most = 0;
   bool there = true;
-  for (uint i = l.lane; i < count && there; i += 32) there = hold(l, task, l.edges + first + i);
+  for (uint i = l.lane; i < count && there; i += 32) {
+    uint polls = 0;
+    there = hold(l, task, l.edges + first + i, polls);
+    if (kTimes && polls > most) most = polls, counter = l.edges[first + i].counter;
+  }
   device_fence();
   simdgroup_barrier(mem_flags::mem_device);
+  if (kTimes) note_wait(l.times, task * (WORKER / 32) + l.sg, begin, counter, most, l.lane);
   there = simd_all(there);
   if (!there && l.lane == 0) l.left[l.sg] = 1;
   return there;
@@ -131,7 +140,7 @@ inline void publish(thread const Launch& l, uint edge) {
 // A worker's first step: a launch is not done before all its workers are. False: a failed launch
 // left the block behind, which counts wrong until it is cleared, and there is nothing to do.
 inline bool enter(thread const Launch& l) {
-  atomic_store_explicit(l.control + kControlDone, 0u, memory_order_relaxed);
+  atomic_fetch_or_explicit(l.control + kControlSlot, uint(kSlotUnderWay), memory_order_relaxed);
   TaskEdge none;
   none.counter = none.count = 0;
   const uint broken = peek(l.counters + kCounterBroken);
@@ -149,6 +158,9 @@ inline void leave(thread const Launch& l, uint workers, bool other_slot) {
   device_fence();
   if (peek(l.control + kControlStatus) != kStatusWell) return;
   atomic_store_explicit(l.counters + kCounterEpoch, l.epoch + 1, memory_order_relaxed);
-  atomic_store_explicit(l.control + kControlDone, 1u, memory_order_relaxed);
-  if (other_slot) atomic_fetch_xor_explicit(l.control + kControlSlot, 1u, memory_order_relaxed);
+  if (other_slot)
+    atomic_fetch_xor_explicit(l.control + kControlSlot, uint(kSlotCommitted | kSlotUnderWay),
+                              memory_order_relaxed);
+  else
+    atomic_store_explicit(l.control + kControlSlot, uint(kSlotReady), memory_order_relaxed);
 }

@@ -38,6 +38,23 @@ struct TaskArgs {
   unsigned int state_slot;  // and of the recurrent states
 };
 
+// What the instrumented build (times.h) notes of a task, in ticks that wrap.
+struct TaskTime {
+  unsigned int worker;
+  unsigned int drawn;  // the worker begins with it
+  unsigned int over;   // before its signals
+  unsigned int reserved0;
+};
+
+// And of the waits of one of its SIMD groups: when they begin and are over, and the counter that
+// took most polls (one, if it was there).
+struct TaskWait {
+  unsigned int begin;
+  unsigned int end;
+  unsigned int counter;
+  unsigned int polls;
+};
+
 // The dispatch that copies states to tensors updated in place. Strides in elements; the source is
 // contiguous.
 struct CommitArgs {
@@ -57,6 +74,7 @@ enum CounterWord {
   kCounterTicket = 1,   // tickets drawn in all launches: each worker draws one too many
   kCounterArrived = 2,  // workers that took part in all launches
   kCounterBroken = 3,   // not 0: a launch failed; the block must be cleared
+  kCounterTicks = 4,    // the instrumented build's clock, where it has to count
   kCounterFirst = 8,    // counter c is word kCounterFirst + kCounterStride * c
   kCounterStride = 8,   // counters do not share 32 bytes
 };
@@ -68,11 +86,17 @@ enum ControlWord {
   kControlCounter = 2,
   kControlExpected = 3,
   kControlSeen = 4,
-  kControlSlot = 5,     // 0 or 1: the slot that holds the committed states
+  kControlSlot = 5,     // SlotBit: one word, so that a launch commits at once or not at all
   kControlCancel = 6,   // not 0: the launch has to give up
   kControlClaimed = 7,  // not 0: somebody writes the record
-  kControlDone = 8,     // 1: the last launch ended well; each worker that starts withdraws it
+  kControlCopied = 8,   // threadgroups of `commit` that have seen kSlotReady
   kControlWords = 16,
+};
+
+enum SlotBit {
+  kSlotCommitted = 1,  // which of two slots holds the committed states
+  kSlotUnderWay = 2,   // a worker has begun, and not all have ended well
+  kSlotReady = 4,      // a launch ended well, and `commit` has not copied what it made
 };
 
 enum TaskStatus {

@@ -254,6 +254,10 @@ class Device:
         """After a fault: drops what is encoded and has not run, drains the pools left open."""
         self.ops.reset()
 
+    def set_stream(self, number: int) -> None:
+        """The current stream by number, as PyTorch's guard gives it; all share one queue."""
+        self.ops.set_stream(number)
+
     def live(self, cls: str = "") -> int:
         """Objective-C objects alive, of a class or all."""
         return self.ops.live_objects(cls)

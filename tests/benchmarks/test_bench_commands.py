@@ -173,6 +173,24 @@ def test_idle_of_the_virtual_clock():
         assert stage.waiting == 1000 - stage.groups
 
 
+def test_waits_of_the_instrumented_build(tmp_path, capsys):
+    """They are marked as its own."""
+    pytest.importorskip("matplotlib", reason="matplotlib (extra `bench`) is not installed")
+    picture = tmp_path / "mega.svg"
+    more = ("--clock", "software", "--rows", "3", "--workers", "4", "--picture", str(picture))
+    (receipt,) = smoke("timeline", tmp_path, *more)
+    assert [(a["name"], a["instrumented"]) for a in receipt["arms"]] == [
+        ("hybrid", True), ("mega", True),
+    ]  # fmt: skip
+    assert [line["stage"] for line in receipt["results"]["waits"]["mega"]] == [
+        "in_proj", "head", "conv_state", "out_proj",
+    ]  # fmt: skip
+    assert "an instrumented run" in picture.read_text()
+    printed = capsys.readouterr().out
+    assert "mega, small, 3 rows: ticks of an instrumented run (steps of" in printed
+    assert printed.count("worker 0") == 2
+
+
 def test_an_assumed_acceptance_is_a_projection():
     assert speculation.cost_per_useful_token(1.0, 4, measured=True) == (0.25, "measured")
     assert speculation.cost_per_useful_token(1.0, 4, measured=False)[1] == "projection"
@@ -180,7 +198,6 @@ def test_an_assumed_acceptance_is_a_projection():
 
 def test_deferred_parts_say_why():
     assert main(["gaps", "--window", "ffn_to_gdn", "--device", "cpu"]) == 2
-    assert main(["timeline", "--clock", "software", "--device", "cpu"]) == 2
 
 
 def test_classes():

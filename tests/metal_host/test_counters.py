@@ -46,6 +46,25 @@ def test_exact_counts(count_only):
     assert (result.started, result.finished, result.lost) == (2, 2, 0)
 
 
+def test_ticks_are_steps_of_the_scheduler():
+    """One clock for all threads of a launch; nobody's goes back."""
+    text = (
+        HEAD
+        + """
+kernel void clock(device uint* t [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  t[2 * i] = MSL_TICKS();
+  threadgroup_barrier(mem_flags::mem_none);
+  t[2 * i + 1] = MSL_TICKS();
+}
+"""
+    )
+    t = np.zeros((128, 2), np.uint32)
+    result = Library("clock.metal", text=text).kernel("clock")(2, 64, [t])
+    # who comes last to the barrier goes on at once
+    assert (t[:, 1] >= t[:, 0]).all() and (t[:, 1] == t[:, 0]).sum() == 2
+    assert t.max() <= result.counters.switches
+
+
 def test_read_and_write_of_one_place_are_both_counted():
     x = np.zeros(64, np.float32)
     counted = (

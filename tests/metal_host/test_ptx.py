@@ -67,6 +67,11 @@ def test_fences(tmp_path: Path, flags: str, order: str, scope: str) -> None:
     assert len(instructions(text, r"st\.global")) == 2
 
 
+def test_ticks_are_nanoseconds(tmp_path: Path) -> None:
+    text = ptx_of(tmp_path, "u[i] = MSL_TICKS(); x[i] = 1; u[i + 1] = MSL_TICKS();")
+    assert len(re.findall(r"%globaltimer", text)) == 2
+
+
 def test_fence_scope_is_device_unless_said(tmp_path: Path) -> None:
     text = ptx_of(tmp_path, "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst);")
     assert instructions(text, "fence") == ["fence.sc.gpu"]

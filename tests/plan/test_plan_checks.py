@@ -28,7 +28,7 @@ def program(variant, setting=SETTINGS[1], rows=(2, 9), geometry="", **options) -
 PROGRAMS = {
     f"{variant}{geometry}{' in place' if in_place else ''}": (variant, geometry, in_place)
     for variant in VARIANTS
-    for geometry in ("", ";block=4", ";block=4;overlap=1;ahead=2;norm=own")
+    for geometry in ("", ";block=4", ";block=4;overlap=1;norm=own")
     for in_place in (False, True)
 }
 
@@ -141,7 +141,7 @@ def test_extents_are_what_the_structs_say(sound):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_overlapping_dispatches_ask_ahead_for_nothing_that_is_written(variant):
     """What a kernel reads before it waits, made the memory that an earlier dispatch writes."""
-    sound = program(variant, geometry=";overlap=1;ahead=2;norm=own;block=4", rows=(1, 9))
+    sound = program(variant, geometry=";overlap=1;norm=own;block=4", rows=(1, 9))
     assert sound.overlap and plan.parse(sound.listing()).overlap and sound.faults() == []
     names = {b.name: b for b in sound.buffers}
     asked = {"out_proj", "conv_weight", "conv_in"}

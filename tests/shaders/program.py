@@ -45,7 +45,6 @@ class Geometry:
     groups: int = 0  # threadgroups of a projection; 0: one a tile
     rule: str = "r1s4"
     core: str = "r2"
-    ahead: int = 0
     joined_norm: bool = False  # the input norm as a dispatch of its own
     block: int = 0  # tokens a dispatch of the middle stages; 0: all
 
@@ -215,7 +214,6 @@ class Program:
             r_stride=residual.stride(0) if residual is not None else 0,
             groups=groups,
             eps=self.eps,
-            ahead=self.geometry.ahead,
         )
         extra = ceil(self.batch * self.shape.conv_dim / 256) if conv_state else 0
         self._add(
@@ -247,7 +245,7 @@ class Program:
             self.normed = normed = self.arena.new(*x.shape, dtype=self.dtype)
             args = abi.write(
                 "ProjectionArgs",
-                **dict.fromkeys(("n", "tiles", "r_stride", "groups", "ahead"), 0),
+                **dict.fromkeys(("n", "tiles", "r_stride", "groups"), 0),
                 k=x.shape[1],
                 rows=self.rows,
                 x_stride=x.stride(0),

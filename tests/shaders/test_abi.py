@@ -12,7 +12,7 @@ import pytest
 TABLE = {
     "ProjectionArgs": (
         48,
-        "k n tiles rows x_stride y_stride r_stride groups eps ahead reserved0 reserved1",
+        "k n tiles rows x_stride y_stride r_stride groups eps reserved0 reserved1 reserved2",
     ),
     "GdnArgs": (
         96,
@@ -29,6 +29,8 @@ TABLE = {
     "TaskArgs": (16, "tasks spin_limit conv_slot state_slot"),
     "TaskRecord": (32, "stage tile part first_wait waits first_signal signals reserved0"),
     "TaskEdge": (8, "counter count"),
+    "TaskTime": (16, "worker drawn over reserved0"),
+    "TaskWait": (16, "begin end counter polls"),
 }
 
 
@@ -74,4 +76,4 @@ def test_values_land_where_the_table_says():
     values = {n: i for i, n in enumerate(TABLE["ProjectionArgs"][1].split()) if "reserved" not in n}
     data = abi.write("ProjectionArgs", **values | {"eps": 1.0})
     assert len(data) == 48
-    assert data[12:16] == b"\x03\0\0\0" and data[32:36] == b"\0\0\x80?" and data[40:] == bytes(8)
+    assert data[12:16] == b"\x03\0\0\0" and data[32:36] == b"\0\0\x80?" and data[36:] == bytes(12)

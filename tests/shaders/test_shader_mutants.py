@@ -64,7 +64,41 @@ def test_every_mutant_is_caught(family, tmp_path):
     assert report.caught and not report.survivors, report
 
 
-@pytest.mark.parametrize("family", sorted(set(shaders.FAMILIES) - {*WITH_BARRIERS, "persistent"}))
+def test_the_barrier_of_commit_is_caught(tmp_path):
+    """A threadgroup counts when all its threads have seen the bit that the last one withdraws."""
+    path, words = abi.SHADERS / "commit.metal", dict(re.findall(r"k(C\w+) = (\d+)", abi.headers()))
+    slot, ready = int(words["ControlSlot"]), 4
+    args = abi.write(
+        "CommitArgs", batch=1, channels=64, width=4, conv_batch=256, conv_channel=4, conv_time=1,
+        heads=2, head_elements=1024, state_batch=2048, state_head=1024,
+    )  # fmt: skip
+
+    def judge(mutant):
+        copy = (
+            path if mutant is None else mutant.write(tmp_path / mutant.id.replace("/", "_"), path)
+        )
+        name = "tmf_commit_f32_f32_n256__thread"
+        built = Library(copy, {}, True, defines=shaders.defines(name)).kernel(name)
+        conv, state = torch.randn(256), torch.randn(2048)
+        for seed in range(8):
+            control = torch.zeros(int(words["ControlWords"]), dtype=torch.int32)
+            control[slot] = ready
+            to = torch.zeros_like(conv), torch.zeros_like(state)
+            built(2, 256, [control, conv, state, *to, args], schedule="random", seed=seed)
+            if not (torch.equal(to[0], conv) and torch.equal(to[1], state)):
+                return "a part was not copied"
+            if control.any():
+                return "the bit was not withdrawn"
+        return None
+
+    assert judge(None) is None
+    report = hunt(mutants(path), judge)
+    assert report.caught and not report.survivors, report
+
+
+@pytest.mark.parametrize(
+    "family", sorted(set(shaders.FAMILIES) - {*WITH_BARRIERS, "commit", "persistent"})
+)
 def test_the_other_families_order_nothing(family):
     assert not mutants(abi.SHADERS / f"{family}.metal")
 

@@ -151,8 +151,13 @@ CHECKED = (
 )
 
 
+# Not Metal's, for a shader's own #ifdef: a clock that all threads of a launch share, in 32 bits
+# that wrap. On this machine steps of the scheduler, as PTX nanoseconds.
+TICKS = "-DMSL_TICKS()=(msl::target::ticks())"
+
+
 def predefined(metal_version: int) -> tuple[str, ...]:
-    return ("-D__METAL__=1", f"-D__METAL_VERSION__={metal_version}", "-D__HAVE_BFLOAT__=1")
+    return ("-D__METAL__=1", f"-D__METAL_VERSION__={metal_version}", "-D__HAVE_BFLOAT__=1", TICKS)
 
 
 # ---------------------------------------------------------------- cache

@@ -15,7 +15,7 @@ from .tokens import Source, Token, lex
 
 # never defined when Apple's compiler reads the file: branches that only this package's builds take
 HOST_ONLY = frozenset(
-    {"MSL_GPU", "MSL_HOST", "MSL_SHIM", "MSL_CHECK", "__NVPTX__", "__clang_host__"}
+    {"MSL_GPU", "MSL_TICKS", "MSL_HOST", "MSL_SHIM", "MSL_CHECK", "__NVPTX__", "__clang_host__"}
 )
 
 

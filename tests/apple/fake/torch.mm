@@ -79,7 +79,14 @@ struct Allocator final : c10::Allocator {
   void copy_data(void*, const void*, size_t) const override { refuse("copy_data"); }
 } allocator;
 
-C10_REGISTER_GUARD_IMPL(MPS, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::MPS>)
+// PyTorch's device has one stream; a test may say that another one is current.
+int64_t current_stream = 0;
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::MPS> {
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, device, current_stream);
+  }
+};
+C10_REGISTER_GUARD_IMPL(MPS, Guard)
 constexpr c10::DispatchKeySet keys(c10::DispatchKey::MPS);
 
 FakeBuffer* buffer_of(const at::Tensor& t) {
@@ -178,6 +185,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 TORCH_LIBRARY(fake_mps, m) {
   m.def("synchronize() -> ()", synchronize);
   m.def("reset() -> ()", reset);
+  m.def("set_stream(int id) -> ()", [](int64_t id) { current_stream = id; });
   m.def("faults() -> str", take_faults);
   m.def("live_objects(str cls) -> int", [](std::string cls) { return int64_t{live_objects(cls)}; });
   m.def("open_pools() -> int", [] { return int64_t{open_pools()}; });

@@ -102,6 +102,7 @@ using namespace mh;
 extern "C" {
 u32 mh_lane() { return current->lane; }
 u32 mh_live_lanes() { return current->simd->live_mask; }
+u32 mh_ticks() { return u32(S->counts.switches); }
 
 void mh_fence(u32 flags, u32 order, u32 scope) {
   S->counts.fences++;

@@ -2,7 +2,7 @@
 //   device threadgroup constant thread coherent(x)    address spaces
 //   MSL_SITE, MSL_SITE_ARG, MSL_HERE                  the place of a call, carried to reports
 //   msl::target::exp(float) ...                       elementary functions in fp32
-//   msl::target::lane(), barrier, simd_barrier, fence
+//   msl::target::lane(), barrier, simd_barrier, fence, ticks
 //   msl::target::shuffle, reduce<Op>, scan<Op>, ballot    exchange between lanes
 //   msl::target::load, store, exchange, cas, rmw<Op>      relaxed atomics
 //   msl::target::multiply_accumulate                  8x8 matrix product of a simdgroup

@@ -32,6 +32,7 @@ void mh_exchange(void* v, uint n, uint source, void (*combine)(void* slots, uint
                  const char* file, int line) __attribute__((convergent));
 uint mh_lane();
 uint mh_live_lanes();
+uint mh_ticks();
 void* mh_threadgroup(const void* key, size_t bytes, size_t align, const char* name,
                      const char* file, int line);
 // op and type as in runtime/abi.h; returns the old value
@@ -104,6 +105,8 @@ MSL_FN float frexp(float x, int& e) { return ::frexpf(x, &e); }
 
 MSL_FN uint lane() { return mh_lane(); }
 MSL_FN uint active_lanes() { return mh_live_lanes(); }
+// steps of the scheduler
+MSL_FN uint ticks() { return mh_ticks(); }
 MSL_FN void barrier(uint flags, MSL_SITE_ARG) { mh_barrier(flags, MSL_HERE); }
 MSL_FN void simd_barrier(uint flags, MSL_SITE_ARG) { mh_simd_barrier(flags, MSL_HERE); }
 MSL_FN void fence(uint flags, uint order, uint scope) { mh_fence(flags, order, scope); }

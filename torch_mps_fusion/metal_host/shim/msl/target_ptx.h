@@ -75,6 +75,12 @@ MSL_FN uint active_lanes() {
   asm volatile("activemask.b32 %0;" : "=r"(mask));
   return mask;
 }
+// nanoseconds, of all multiprocessors alike
+MSL_FN uint ticks() {
+  ulong t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+  return (uint)t;
+}
 MSL_FN void barrier(uint, MSL_SITE_ARG) { __syncthreads(); }
 MSL_FN void simd_barrier(uint, MSL_SITE_ARG) { __nvvm_bar_warp_sync(0xffffffffu); }
 MSL_FN void fence(uint flags, uint order, uint scope) {

@@ -1,0 +1,25 @@
+// What `auto` runs where: one table, with the reason of each row.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "plan/devices.h"
+#include "variant.h"
+
+namespace tmf {
+
+struct Choice {
+  Variant variant;
+  std::string reason;
+};
+
+// The first row of the table whose variant runs this call, else `stock`. `device`: the one that the
+// call would run on, or that somebody asks about.
+Choice choose(const Capability& capability, const plan::DeviceSpec& device);
+
+// The table as text, a line a row, fields separated by tabs: device, most rows (0: any), variant,
+// receipt, reason.
+std::string choices();
+
+}  // namespace tmf
