@@ -9,11 +9,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .. import claims, receipts
+from .. import claims, fusion_report, receipts
 from ..errors import ReportRefusal
 from ..figures import draw
 from ..receipts import Receipt
 
+WORK = ("tasks", "waits", "signals")
 COLUMNS = {"mps": "Apple", "cuda": "NVIDIA (not an Apple result)", "cpu-native": "CPU"}
 
 
@@ -50,8 +51,14 @@ def text(found: Sequence[Receipt], figures: Sequence[Path] = ()) -> list[str]:
             "",
         ]
     lines += ["## Systems", "", *systems(found), "", "## Times", "", *times(found), ""]
+    lines += ["## Whether fusion paid", "", *fusion_report.sums(found), ""]
+    head = ("device", "receipt", "arms", "of the control's time", "wins", "verdict, replay, cache")
+    lines += [*table(head, fusion_report.cells(found)), ""]
     lines += ["## Paired comparisons", "", *comparisons(found), ""]
     lines += ["## Counts of emulated kernels (no times)", "", *counts(found), ""]
+    lines += [f"## What fusion saved and added, against {fusion_report.CONTROL} (counted)", ""]
+    head = ("receipt", "variant", "stage", "bytes requested", "once", "written", *WORK)
+    lines += [*table(head, fusion_report.counted(found)), ""]
     lines += ["## Checks and arithmetic", "", *checks(found), ""]
     if figures:
         lines += ["## Figures", "", *(f"![{f.stem}]({f.name})" for f in figures), ""]
