@@ -214,10 +214,12 @@ def test_one_command_lists_all_kernels_of_a_gpu_machine(capsys, tmp_path):
         assert cuda_kernels.file_name(*cuda_probes.kernel(probe)) in listed
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("name", ["layer", "stream", "all"])
-def test_without_a_gpu_there_is_one_clear_error(name, capsys):
-    assert main([name, "--device", "cuda"]) == 1
-    assert "--device cuda: PyTorch sees no such device here" in capsys.readouterr().err
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_without_a_gpu_there_is_one_clear_error(name, device, capsys):
+    assert main([name, "--device", device]) == 1
+    assert f"--device {device}: PyTorch sees no such device here" in capsys.readouterr().err
 
 
 def test_a_command_that_fails_or_hangs_costs_no_other(monkeypatch, capsys):
