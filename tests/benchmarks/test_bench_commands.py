@@ -59,7 +59,7 @@ def test_list_shows_every_command(capsys):
 
 
 def test_all_writes_receipts_and_a_report(tmp_path, capsys):
-    some = ["audit", "price", "rule"]
+    some = ["audit", "rule"]
     assert main(["all", "--smoke", "--device", "cpu", "--out", str(tmp_path), "--only", *some]) == 0
     assert {r["command"] for r in receipts.load_all(tmp_path)} == {*some, "all"}
     page = (tmp_path / "report.md").read_text()
