@@ -139,6 +139,11 @@ def test_ksplit_has_the_bits_of_the_emulator_and_both_modes(driver, tmp_path):
     assert found["numerics"]["splits"]["1"]["byte_identical"]
 
 
+def test_a_split_that_writes_nothing_is_no_result(driver, monkeypatch):
+    monkeypatch.setattr(cuda_driver, "launch", lambda *arguments: None)
+    assert main(["ksplit", "--smoke", "--device", "cuda"]) == 1
+
+
 def test_hand_offs_run_on_the_device(driver):
     contract.launcher_of.cache_clear()
     try:
