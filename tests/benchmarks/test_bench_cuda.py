@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
+import weakref
 from itertools import product
 
 import fake_cuda
 import pytest
 import torch
 
-from benchmarks import cuda_driver, cuda_probes, probes, receipts
+from benchmarks import cuda_driver, cuda_probes, probes, receipts, timers
 from benchmarks.__main__ import main, make_parser
 from benchmarks.commands import all as all_command
 from benchmarks.commands import contract, counters, ksplit, ptx, stream
@@ -248,3 +251,29 @@ def test_a_copy_of_a_layer_has_its_contents_elsewhere():
     assert torch.equal(other.packed[0], layer.packed[0])
     assert other.packed[0].data_ptr() != layer.packed[0].data_ptr()
     assert other.state.stride() == layer.state.stride() and other.shape is layer.shape
+
+
+def test_a_captured_graph_keeps_what_it_writes(driver, monkeypatch):
+    """And is captured on the stream on which the work ran before."""
+    streams = []
+
+    class Graph:
+        def replay(self) -> None:
+            streams.append("replay")
+
+    @contextlib.contextmanager
+    def graph(made, stream):
+        streams.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: streams.append(s) or fake_cuda.stream(s))
+    written = torch.zeros(3)
+    seen = weakref.ref(written)
+    replay = timers.capture(written.zero_).replay
+    del written
+    gc.collect()
+    replay()
+    assert seen() is not None
+    assert streams[0] is streams[1] and streams[2] == "replay"
