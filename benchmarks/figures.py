@@ -5,19 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from . import claims
+from .fusion_report import CONTROL
 from .receipts import Receipt
+
+FEW = 3
 
 
 def draw(found: Sequence[Receipt], folder: Path) -> list[Path]:
     """SVG files beside the page. Receipts of different devices or OS builds share no axis."""
     systems: dict[tuple, list[Receipt]] = {}
     for r in found:
-        if r["comparisons"]:
+        if shown(r):
             key = (r["backend"], str(r["device"]["name"]), str(r["device"]["os_build"]))
             systems.setdefault(key, []).append(r)
     return [ratios(own, folder) for _, own in sorted(systems.items())]
+
+
+def shown(r: Receipt) -> list[dict[str, Any]]:
+    """Its comparisons; of many, those with the first arm that is compared or with `packed`, without
+    those of plain calls on a GPU."""
+    if len(r["comparisons"]) <= FEW:
+        return r["comparisons"]
+    bases = {r["comparisons"][0]["b"], CONTROL}
+    return [c for c in r["comparisons"] if c["b"] in bases and "eager" not in c["a"]]
 
 
 def ratios(own: Sequence[Receipt], folder: Path) -> Path:
@@ -31,7 +44,7 @@ def ratios(own: Sequence[Receipt], folder: Path) -> Path:
     rows = [
         (f"{r['command']} {r['results'].get('part', '')}: {c['a']} / {c['b']}", c["ratio"])
         for r in own
-        for c in r["comparisons"]
+        for c in shown(r)
     ]
     figure, axes = pyplot.subplots(figsize=(9, 1 + 0.28 * len(rows)))
     for i, (_, x) in enumerate(rows):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -91,7 +92,18 @@ class CudaEvents:
         return start.elapsed_time(end) * 1e-3 / calls
 
 
-def capture(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+@dataclass(frozen=True)
+class Captured:
+    """A graph, and the work whose tensors it writes: they live as long as it does."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], Any]
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+def capture(work: Callable[[], Any]) -> Captured:
     """A graph of the work, which has run before on the stream that captures: what a launch keeps by
     stream (the control block of a persistent kernel) must be there beforehand."""
     stream = torch.cuda.Stream()
@@ -104,7 +116,7 @@ def capture(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         work()
-    return graph
+    return Captured(graph, work)
 
 
 def for_torch(device: str, deadline: float = 60.0) -> Timer:

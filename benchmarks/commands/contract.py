@@ -18,6 +18,7 @@ import torch
 from torch_mps_fusion.metal_host import FaultError
 
 from .. import emulation, facts, probes, receipts
+from ..errors import BenchmarkError, DeadlineExceeded
 from ..layers import SHAPES, Layer, Ours, ours
 
 ROWS, SEEDS = 4, 3
@@ -272,6 +273,16 @@ CASES: dict[str, tuple[int, Callable[[str], Verdict]]] = {
 }
 
 
+def judged(case: Callable[[str], Verdict], device: str) -> Verdict:
+    """The case's verdict: broken where the device hangs, deferred where a probe cannot run."""
+    try:
+        return case(device)
+    except DeadlineExceeded as error:
+        return Verdict(False, str(error))
+    except BenchmarkError as error:
+        return Verdict(None, f"deferred here, because a probe does not run: {error}")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
 
@@ -281,7 +292,7 @@ def run(options: argparse.Namespace) -> Iterator[receipts.Receipt]:
     for name in options.case:
         row, case = CASES[name]
         with torch.no_grad():
-            verdict = case(options.device)
+            verdict = judged(case, options.device)
         word = {True: "kept", False: "BROKEN", None: "deferred"}[verdict.kept]
         print(f"{row}  {name:<16} {word:<9} {verdict.detail}")
         found[name] = {"row": row, "kept": verdict.kept, "detail": verdict.detail}

@@ -101,16 +101,17 @@ def paired(
 ) -> receipts.Receipt:
     """GPU times of both works, and host times of submitting each."""
     keywords = {"rounds": options.rounds or 21, **options_of(options)}
+    calls = 1 if options.smoke else 16
     measured = measure(
-        [Arm(n, w, 16) for n, w in works.items()],
+        [Arm(n, w, calls) for n, w in works.items()],
         gpu,
         warm_up_s=options.warm_up_gpu_seconds,
         **keywords,
     )
     host = measure(
-        [Arm(n, w, 16) for n, w in submit.items()],
+        [Arm(n, w, calls) for n, w in submit.items()],
         Submission(settle),
-        warm_up_s=0.01,
+        warm_up_s=min(0.01, options.warm_up_gpu_seconds),
         control=False,
         **keywords,
     )

@@ -9,11 +9,13 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .. import claims, receipts
+from .. import claims, fusion_report, receipts
 from ..errors import ReportRefusal
 from ..figures import draw
 from ..receipts import Receipt
+from ..stats import AGAIN
 
+WORK = ("tasks", "waits", "signals")
 COLUMNS = {"mps": "Apple", "cuda": "NVIDIA (not an Apple result)", "cpu-native": "CPU"}
 
 
@@ -50,8 +52,15 @@ def text(found: Sequence[Receipt], figures: Sequence[Path] = ()) -> list[str]:
             "",
         ]
     lines += ["## Systems", "", *systems(found), "", "## Times", "", *times(found), ""]
+    lines += ["## Rates", "", *rates(found), ""]
+    lines += ["## Whether fusion paid", "", *fusion_report.sums(found), ""]
+    head = ("device", "receipt", "arms", "of the control's time", "wins", "verdict, replay, cache")
+    lines += [*table(head, fusion_report.cells(found)), ""]
     lines += ["## Paired comparisons", "", *comparisons(found), ""]
     lines += ["## Counts of emulated kernels (no times)", "", *counts(found), ""]
+    lines += [f"## What fusion saved and added, against {fusion_report.CONTROL} (counted)", ""]
+    head = ("receipt", "variant", "stage", "bytes requested", "once", "written", *WORK)
+    lines += [*table(head, fusion_report.counted(found)), ""]
     lines += ["## Checks and arithmetic", "", *checks(found), ""]
     if figures:
         lines += ["## Figures", "", *(f"![{f.stem}]({f.name})" for f in figures), ""]
@@ -87,7 +96,7 @@ def times(found: Sequence[Receipt]) -> list[str]:
     rows = []
     for r in found:
         for arm in r["arms"]:
-            if arm["name"].endswith(" (again)") or arm["selection"] != "fixed":
+            if arm["name"].endswith(AGAIN) or arm["selection"] != "fixed":
                 continue
             try:
                 us = f"{claims.time_of(r, arm['name']) * 1e6:.2f}"
@@ -107,6 +116,22 @@ def times(found: Sequence[Receipt]) -> list[str]:
         "clock",
     )
     return table(head, [row for _, row in rows])
+
+
+def rates(found: Sequence[Receipt]) -> list[str]:
+    """GB/s of payload on a GPU, of one kernel in one fixed configuration each."""
+    rows = []
+    for r in (r for r in found if r["backend"] in fusion_report.GPUS):
+        for arm in r["arms"]:
+            if arm["dispatches"] is not None:  # a program, which has stages of many rates
+                continue
+            try:
+                gb_s, kind = claims.rate(r, arm["name"])
+            except ReportRefusal:
+                continue
+            if not arm["name"].endswith(AGAIN):
+                rows.append((title(r), r["label"], arm["name"], arm["launch"], f"{gb_s:.0f}", kind))
+    return table(("receipt", "where", "arm", "pattern and geometry", "GB/s", "what it is"), rows)
 
 
 def title(r: Receipt) -> str:

@@ -150,6 +150,22 @@ def test_the_page_shows_an_apple_receipt_in_its_own_column():
     assert float(row.split("|")[3]) == pytest.approx(8, rel=0.01)
 
 
+def test_rates_are_of_one_fixed_kernel_on_a_gpu():
+    arms = {
+        "copy": {"payload_bytes": 10**6, "launch": "aten copy_", "samples_s": steady(1e-6)},
+        "best": {
+            "payload_bytes": 10**6,
+            "launch": "blocked",
+            "selection": "best of sweep",
+            "samples_s": steady(1e-7),
+        },
+    }
+    found = receipt(**copy.deepcopy(arms))
+    rows = report.rates([found])
+    assert len(rows) == 3 and "| copy | aten copy_ | 1000 | rate |" in rows[2]
+    assert report.rates([{**found, "backend": "cpu-native"}]) == ["None."]
+
+
 def test_the_page_prints_no_time_of_an_emulation():
     emulated = receipt("cpu-emulation", core={**OURS, "emulated": True})
     assert report.times([emulated]) == ["None."]

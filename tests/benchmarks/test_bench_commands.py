@@ -14,6 +14,7 @@ from benchmarks.commands import candidate, counters, gaps, price, projection, sp
 from benchmarks.commands.layer import memory
 from benchmarks.layers import SHAPES, Layer, Ours
 from benchmarks.numeric_classes import CLASSES, bf16_ulps, histogram, keeps, kl, strongest
+from torch_mps_fusion import device as devices
 
 NO_TIME = (
     "audit",
@@ -59,7 +60,7 @@ def test_list_shows_every_command(capsys):
 
 
 def test_all_writes_receipts_and_a_report(tmp_path, capsys):
-    some = ["audit", "price", "rule"]
+    some = ["audit", "rule"]
     assert main(["all", "--smoke", "--device", "cpu", "--out", str(tmp_path), "--only", *some]) == 0
     assert {r["command"] for r in receipts.load_all(tmp_path)} == {*some, "all"}
     page = (tmp_path / "report.md").read_text()
@@ -244,3 +245,11 @@ def test_hashes_are_of_contents():
 def test_a_receipt_keeps_its_arguments():
     made = receipts.new(options("audit", rounds=3), "arithmetic")
     assert made["arguments"]["rounds"] == 3 and made["smoke"]
+
+
+def test_a_variant_for_few_rows_leaves_long_prompts_to_packed():
+    layer, arm = Layer(SHAPES["small"], "cpu", 0), Ours("mega")
+    assert arm.for_rows(layer, 8) is arm
+    most = devices.find("host").row_threshold
+    assert arm.for_rows(layer, most + 1).variant == "packed"
+    assert Ours("stock").for_rows(layer, most + 1).variant == "stock"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
+import weakref
 from itertools import product
 
 import fake_cuda
 import pytest
 import torch
 
-from benchmarks import cuda_driver, cuda_probes, probes, receipts
+from benchmarks import cuda_driver, cuda_probes, probes, receipts, timers
 from benchmarks.__main__ import main, make_parser
 from benchmarks.commands import all as all_command
 from benchmarks.commands import contract, counters, ksplit, ptx, stream
@@ -139,6 +142,11 @@ def test_ksplit_has_the_bits_of_the_emulator_and_both_modes(driver, tmp_path):
     assert found["numerics"]["splits"]["1"]["byte_identical"]
 
 
+def test_a_split_that_writes_nothing_is_no_result(driver, monkeypatch):
+    monkeypatch.setattr(cuda_driver, "launch", lambda *arguments: None)
+    assert main(["ksplit", "--smoke", "--device", "cuda"]) == 1
+
+
 def test_hand_offs_run_on_the_device(driver):
     contract.launcher_of.cache_clear()
     try:
@@ -214,10 +222,12 @@ def test_one_command_lists_all_kernels_of_a_gpu_machine(capsys, tmp_path):
         assert cuda_kernels.file_name(*cuda_probes.kernel(probe)) in listed
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("name", ["layer", "stream", "all"])
-def test_without_a_gpu_there_is_one_clear_error(name, capsys):
-    assert main([name, "--device", "cuda"]) == 1
-    assert "--device cuda: PyTorch sees no such device here" in capsys.readouterr().err
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_without_a_gpu_there_is_one_clear_error(name, device, capsys):
+    assert main([name, "--device", device]) == 1
+    assert f"--device {device}: PyTorch sees no such device here" in capsys.readouterr().err
 
 
 def test_a_command_that_fails_or_hangs_costs_no_other(monkeypatch, capsys):
@@ -241,3 +251,29 @@ def test_a_copy_of_a_layer_has_its_contents_elsewhere():
     assert torch.equal(other.packed[0], layer.packed[0])
     assert other.packed[0].data_ptr() != layer.packed[0].data_ptr()
     assert other.state.stride() == layer.state.stride() and other.shape is layer.shape
+
+
+def test_a_captured_graph_keeps_what_it_writes(driver, monkeypatch):
+    """And is captured on the stream on which the work ran before."""
+    streams = []
+
+    class Graph:
+        def replay(self) -> None:
+            streams.append("replay")
+
+    @contextlib.contextmanager
+    def graph(made, stream):
+        streams.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: streams.append(s) or fake_cuda.stream(s))
+    written = torch.zeros(3)
+    seen = weakref.ref(written)
+    replay = timers.capture(written.zero_).replay
+    del written
+    gc.collect()
+    replay()
+    assert seen() is not None
+    assert streams[0] is streams[1] and streams[2] == "replay"

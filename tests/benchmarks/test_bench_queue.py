@@ -5,9 +5,10 @@ from __future__ import annotations
 import fake_metal
 import pytest
 import torch
+from bench_receipts import options
 
-from benchmarks import metal_queue, probes
-from benchmarks.commands import gaps, ksplit
+from benchmarks import metal_queue, probes, receipts
+from benchmarks.commands import contract, gaps, ksplit, stream
 from benchmarks.commands.layer import memory
 from benchmarks.errors import BenchmarkError, DeadlineExceeded, TimerMissing
 from benchmarks.layers import SHAPES, Layer, Ours
@@ -42,7 +43,7 @@ def encoded(queue: MetalQueue, layer: Layer, variant: str, indirect: bool = Fals
     return queue.encoded(program, memory(arm, layer, layer.hidden(ROWS)), indirect)
 
 
-@pytest.mark.parametrize("variant", ["packed", "core"])
+@pytest.mark.parametrize("variant", ["packed", "core", "hybrid", "mega"])
 def test_a_program_on_our_queue_gives_the_bits_of_the_op(queue, layer, variant):
     work = encoded(queue, layer, variant)
     count = len(work.program.dispatches)
@@ -77,6 +78,26 @@ def test_a_probe_on_our_queue(queue):
     x, w = ksplit.operands(4, 512, 0)
     for got, want in zip(ksplit.product(x, w, 2, launcher), ksplit.product(x, w, 2), strict=True):
         assert torch.equal(got, want)
+
+
+def test_a_streaming_sweep_on_our_queue(queue, monkeypatch):
+    """All of `stream --device mps` but the chip's facts."""
+    monkeypatch.setattr(receipts, "new", lambda options, backend, **found: (backend, found))
+    cells = [(pattern, 1, 256) for pattern in stream.PATTERNS]
+    given = options("stream", bytes=1 << 14, repeats=9, seed=0, order="abba", deadline=60.0)
+    vars(given).update(device="mps", warm_up_gpu_seconds=0.0)
+    backend, found = stream.measured(given, cells)
+    assert backend == "mps" and found["measured"].timer == MetalQueue.name
+    assert [a["selection"] for a in found["arms"]] == ["best of sweep"] * 3 + ["fixed"]
+
+
+def test_a_device_that_hangs_breaks_a_case_and_a_missing_probe_defers_it(queue, monkeypatch):
+    monkeypatch.setattr(contract, "launcher_of", lambda device: probes.MetalLauncher(0.1))
+    assert contract.judged(contract.cancellation, "mps").kept
+    queue.device.outcome = 3
+    assert contract.judged(contract.cancellation, "mps").kept is False
+    monkeypatch.setattr(probes, "text", lambda name: "#include <metal_stdlib>\n")
+    assert contract.judged(contract.cancellation, "mps").kept is None
 
 
 def test_a_device_that_hangs_is_a_typed_error(queue, layer):
