@@ -6,23 +6,20 @@
 #include <cmath>
 
 namespace tmf {
-namespace {
-
 // One product on rows: a 3-D product with one token has been far slower than the same 2-D one.
-at::Tensor project_rows(const at::Tensor& x, const at::Tensor& weight) {
+std::vector<at::Tensor> Stages::linears(const at::Tensor& x, at::TensorList weights) const {
   const at::Tensor rows = x.reshape({x.size(0) * x.size(1), x.size(2)});
-  return at::linear(rows, weight).view({x.size(0), x.size(1), weight.size(0)});
+  std::vector<at::Tensor> products;
+  for (const at::Tensor& weight : weights) {
+    products.push_back(at::linear(rows, weight).view({x.size(0), x.size(1), weight.size(0)}));
+  }
+  return products;
 }
 
-}  // namespace
-
-Projected project(const at::Tensor& x, const LayerArgs& args) {
-  if (args.in_proj.size() == 4) {
-    return {project_rows(x, args.in_proj[0]), project_rows(x, args.in_proj[1]),
-            project_rows(x, args.in_proj[2]), project_rows(x, args.in_proj[3])};
-  }
-  const at::Tensor all = project_rows(x, args.in_proj[0]);
-  const auto parts = all.split_with_sizes(
+Projected project(const at::Tensor& x, const LayerArgs& args, const Stages& stages) {
+  const std::vector<at::Tensor> p = stages.linears(x, args.in_proj);
+  if (p.size() == 4) return {p[0], p[1], p[2], p[3]};
+  const auto parts = p[0].split_with_sizes(
       {args.conv_dim(), args.value_dim(), args.num_v_heads, args.num_v_heads}, -1);
   return {parts[0], parts[1], parts[2], parts[3]};
 }
@@ -40,7 +37,7 @@ at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePai
     x = stages.rms_norm(x, args.input_norm_weight, args.eps);
   }
 
-  Projected p = project(x, args);
+  Projected p = project(x, args, stages);
   const at::Tensor mixed =
       stages.causal_conv1d(p.qkv, args.conv_weight, args.mask, conv, /*silu=*/true);
   p.qkv.reset();  // the largest tensor of the call
@@ -59,7 +56,7 @@ at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePai
                                                 args.norm_weight, args.eps)
                                 .view({batch, tokens, args.value_dim()});
 
-  at::Tensor output = project_rows(normed, args.out_proj[0]);
+  at::Tensor output = stages.linears(normed, args.out_proj)[0];
   if (dropped.defined()) output.masked_fill_(dropped, 0);
   if (args.input_norm_weight.defined()) output.add_(args.hidden);
   return output;

@@ -11,7 +11,7 @@ struct Projected {
 };
 
 // The input projection of x (B, T, H), on weights in rows.
-Projected project(const at::Tensor& x, const LayerArgs& args);
+Projected project(const at::Tensor& x, const LayerArgs& args, const Stages& stages);
 
 // -> output (B, T, H); the states are left in `conv.out` and `recurrent.out`.
 at::Tensor run_layer(const LayerArgs& args, const Stages& stages, const StatePair& conv,

@@ -21,6 +21,16 @@ int64_t fixed(const at::Tensor& t, int64_t dim) {
   return t.sym_size(dim).guard_int(__FILE__, __LINE__);
 }
 
+// An argument as a refusal names it; only a refusal makes the text.
+struct Name {
+  Name(const char* argument, int64_t index = -1) : argument(argument), index(index) {}
+
+  std::string str() const { return index < 0 ? argument : text(argument, "[", index, "]"); }
+
+  const char* argument;
+  int64_t index;  // in a list, or -1
+};
+
 // The checks of one call; `reference` is the tensor whose device all others must share.
 class Checks {
  public:
@@ -36,14 +46,14 @@ class Checks {
     if (t.dim() != rank) refuse(op_, name, shape_of(t), meaning);
   }
 
-  void shape(const at::Tensor& t, const std::string& name, const Sizes& sizes,
-             const char* meaning) const {
+  void shape(const at::Tensor& t, const Name& name, const Sizes& sizes, const char* meaning) const {
     bool equal = t.dim() == static_cast<int64_t>(sizes.size());
     for (int64_t i = 0; equal && i < t.dim(); ++i) equal = holds(t.sym_size(i).sym_eq(sizes[i]));
-    if (!equal) refuse(op_, name, shape_of(t), text(meaning, " = ", c10::SymIntArrayRef(sizes)));
+    if (!equal)
+      refuse(op_, name.str(), shape_of(t), text(meaning, " = ", c10::SymIntArrayRef(sizes)));
   }
 
-  void dtype(const at::Tensor& t, const std::string& name,
+  void dtype(const at::Tensor& t, const Name& name,
              std::initializer_list<c10::ScalarType> accepted) const {
     for (c10::ScalarType type : accepted) {
       if (t.scalar_type() == type) return;
@@ -53,17 +63,18 @@ class Checks {
       const std::string one = text("dtype ", dtype_name(type));
       if (names.find(one) == std::string::npos) names += names.empty() ? one : " or " + one;
     }
-    refuse(op_, name, text("dtype ", dtype_name(t.scalar_type())), names);
+    refuse(op_, name.str(), text("dtype ", dtype_name(t.scalar_type())), names);
   }
 
-  void place(const at::Tensor& t, const std::string& name) const {
+  void place(const at::Tensor& t, const Name& name) const {
     if (t.device() != reference_.device()) {
-      refuse(op_, name, text("device ", t.device()), text("device ", reference_.device()));
+      refuse(op_, name.str(), text("device ", t.device()), text("device ", reference_.device()));
     }
-    if (t.layout() != c10::kStrided) refuse(op_, name, text("layout ", t.layout()), "strided");
+    if (t.layout() != c10::kStrided)
+      refuse(op_, name.str(), text("layout ", t.layout()), "strided");
     if (t.requires_grad() && at::GradMode::is_enabled()) {
       const std::string_view op = op_;
-      refuse(op_, name, "a tensor that requires grad",
+      refuse(op_, name.str(), "a tensor that requires grad",
              text("no gradient is needed (torch.no_grad(), or requires_grad=False): this op has no "
                   "backward",
                   op.back() == '_' ? text("; ", op.substr(0, op.size() - 1), " has one") : ""));
@@ -123,11 +134,12 @@ class Checks {
 
   // Two tensors of which the first is written.
   void apart(const at::Tensor& written, const char* name, const at::Tensor& other,
-             const std::string& other_name) const {
+             const Name& other_name) const {
     if (written.is_meta() || !other.defined()) return;
     const auto overlap = at::get_overlap_status(written, other);
     if (overlap == at::MemOverlapStatus::Full || overlap == at::MemOverlapStatus::Partial) {
-      refuse(op_, name, "memory shared with " + other_name, "memory of its own (it is written)");
+      refuse(op_, name, "memory shared with " + other_name.str(),
+             "memory of its own (it is written)");
     }
   }
 
@@ -152,13 +164,13 @@ void check_floating(const Checks& checks, const at::Tensor& t, const char* name)
 }
 
 void check_projection(const Checks& checks, const char* op, const std::vector<at::Tensor>& tensors,
-                      const std::string& name, c10::ScalarType type,
-                      const std::vector<Sizes>& sizes, const char* accepted) {
+                      const char* name, c10::ScalarType type, const std::vector<Sizes>& sizes,
+                      const char* accepted) {
   if (tensors.size() != sizes.size()) {
     refuse(op, name, text("a list of ", tensors.size(), " tensors"), accepted);
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const std::string one = text(name, "[", i, "]");
+    const Name one(name, static_cast<int64_t>(i));
     checks.place(tensors[i], one);
     checks.dtype(tensors[i], one, {type});
     checks.shape(tensors[i], one, sizes[i],
@@ -168,11 +180,11 @@ void check_projection(const Checks& checks, const char* op, const std::vector<at
 
 // One flat tensor: (n, k) in whole tiles of 16 rows.
 void check_packed(const Checks& checks, const char* op, const std::vector<at::Tensor>& tensors,
-                  const std::string& name, c10::ScalarType type, const SymInt& n, const SymInt& k) {
+                  const char* name, c10::ScalarType type, const SymInt& n, const SymInt& k) {
   const SymInt elements = (n + 15) / 16 * 16 * k;
   check_projection(checks, op, tensors, name, type, {{elements}}, "one packed tensor");
   if (!holds(tensors[0].sym_stride(0).sym_eq(1))) {
-    refuse(op, name + "[0]", text("strides ", tensors[0].sym_strides()), "contiguous");
+    refuse(op, Name(name, 0).str(), text("strides ", tensors[0].sym_strides()), "contiguous");
   }
 }
 
@@ -241,20 +253,20 @@ void check_states(const Checks& checks, const char* op, const LayerArgs& a) {
 void check_written_apart(const Checks& checks, const LayerArgs& a) {
   if (!a.in_place) return;
   checks.apart(a.conv_state, "conv_state", a.recurrent_state, "recurrent_state");
-  std::vector<std::pair<at::Tensor, std::string>> read{{a.hidden, "hidden"},
-                                                       {a.conv_weight, "conv_weight"},
-                                                       {a.A_log, "A_log"},
-                                                       {a.dt_bias, "dt_bias"},
-                                                       {a.norm_weight, "norm_weight"},
-                                                       {a.mask, "mask"},
-                                                       {a.out_proj[0], "out_proj[0]"},
-                                                       {a.input_norm_weight, "input_norm_weight"}};
+  const auto apart = [&](const at::Tensor& read, const Name& name) {
+    checks.apart(a.conv_state, "conv_state", read, name);
+    checks.apart(a.recurrent_state, "recurrent_state", read, name);
+  };
+  apart(a.hidden, "hidden");
+  apart(a.conv_weight, "conv_weight");
+  apart(a.A_log, "A_log");
+  apart(a.dt_bias, "dt_bias");
+  apart(a.norm_weight, "norm_weight");
+  apart(a.mask, "mask");
+  apart(a.out_proj[0], {"out_proj", 0});
+  apart(a.input_norm_weight, "input_norm_weight");
   for (size_t i = 0; i < a.in_proj.size(); ++i) {
-    read.emplace_back(a.in_proj[i], text("in_proj[", i, "]"));
-  }
-  for (const auto& [t, name] : read) {
-    checks.apart(a.conv_state, "conv_state", t, name);
-    checks.apart(a.recurrent_state, "recurrent_state", t, name);
+    apart(a.in_proj[i], {"in_proj", static_cast<int64_t>(i)});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <tuple>
+#include <vector>
 
 #include "head_map.h"
 
@@ -17,6 +18,9 @@ struct StatePair {
 
 struct Stages {
   virtual ~Stages() = default;
+
+  // x (B, T, K), weights (N, K) in rows -> x weight^T (B, T, N) for each.
+  virtual std::vector<at::Tensor> linears(const at::Tensor& x, at::TensorList weights) const;
 
   // x (..., H), weight (H): x / rms(x) * (1 + weight), rounded once.
   virtual at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) const = 0;

@@ -82,7 +82,7 @@ class Segment {
     masked_ = without_dropped(a_.hidden);
     const bool norm = a_.input_norm_weight.defined();
     x_ = norm ? stages_.rms_norm(masked_, a_.input_norm_weight, a_.eps) : masked_;
-    p_ = project(x_, a_);
+    p_ = project(x_, a_, stock_stages());
   }
 
   // -> the states after the segment

@@ -6,6 +6,12 @@
 
 namespace tmf::cpu {
 
+namespace {
+
+constexpr int64_t kGrain = 1 << 13;  // outputs that are worth waking a thread
+
+}  // namespace
+
 bool conv_supported(int64_t width) { return width >= 2 && width <= 4; }
 
 void causal_conv1d(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mask,
@@ -30,7 +36,8 @@ void causal_conv1d(const at::Tensor& x, const at::Tensor& weight, const at::Tens
 
   const Isa& kernels = isa();
   const int64_t blocks = (channels + kConvChannels - 1) / kConvChannels;
-  at::parallel_for(0, batch * blocks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = kGrain / (kConvChannels * x.size(1) + 1) + 1;
+  at::parallel_for(0, batch * blocks, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       kernels.conv(args, i / blocks, i % blocks * kConvChannels);
   });

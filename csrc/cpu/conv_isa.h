@@ -168,11 +168,70 @@ TMF_INLINE void advance_state(const ConvArgs& a, const ConvItem& item) {
   }
 }
 
+// kLanes channels of four adjacent elements each <-> one vector for each of the four. A round of
+// interleaving the first half of all elements with the second rotates the bits of their places.
+template <int rounds>
+TMF_INLINE void rotate(vf (&v)[4]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < rounds; ++i) {
+    const vf next[4] = {zip_low(v[0], v[2]), zip_high(v[0], v[2]), zip_low(v[1], v[3]),
+                        zip_high(v[1], v[3])};
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) v[j] = next[j];
+  }
+}
+
+template <class T>
+TMF_INLINE void load_fours(const typename T::type* x, vf (&v)[4]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) v[i] = T::load(x + i * kLanes);
+  rotate<kLanes == 16 ? 4 : kLanes == 8 ? 3 : 2>(v);
+}
+
+template <class T>
+TMF_INLINE void store_fours(vf (&v)[4], typename T::type* out) {
+  rotate<2>(v);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) T::store(out + i * kLanes, v[i]);
+}
+
+// One token on a state of four inputs, all as transformers keeps them.
+TMF_INLINE bool is_step(const ConvArgs& a, const ConvItem& item) {
+  const auto fours = [](const View& x) { return x.stride[1] == 4 && x.stride[2] == 1; };
+  return a.tokens.length == 1 && a.tokens.index == nullptr && item.n % kLanes == 0 &&
+         a.width_in == 4 && a.width_out == 4 && fours(a.state_in) && fours(a.state_out) &&
+         a.weight.stride[0] == 4 && a.weight.stride[1] == 1 && by_channel(a.x) && by_channel(a.out);
+}
+
+// The sums of convolve(), in the same order.
+template <class T>
+TMF_INLINE void step(const ConvArgs& a, const ConvItem& item) {
+  typedef typename T::type element;
+  const element* x = row_of<T>(a.x, item.batch, 0, item.first);
+  const element* state_in = row_of<T>(a.state_in, item.batch, item.first, 0);
+  const element* weight = (const element*)a.weight.data + item.first * 4;
+  auto* out = (element*)row_of<T>(a.out, item.batch, 0, item.first);
+  auto* state_out = (element*)row_of<T>(a.state_out, item.batch, item.first, 0);
+  for (int64_t c = 0; c < item.n; c += kLanes) {
+    vf s[4], w[4];
+    load_fours<T>(state_in + c * 4, s);
+    load_fours<T>(weight + c * 4, w);
+    vf window[4] = {s[1], s[2], s[3], T::load(x + c)};
+    vf y = w[0] * window[0];
+#pragma GCC unroll 4
+    for (int j = 1; j < 4; ++j) y = fma(w[j], window[j], y);
+    y = T::round(y);
+    T::store(out + c, a.silu ? silu(y) : y);
+    store_fours<T>(window, state_out + c * 4);
+  }
+}
+
 template <class T, int K>
 static void conv(const ConvArgs& a, int64_t batch, int64_t first) {
   const int64_t left = a.C - first;
   const ConvItem item = {batch, first, left < kConvChannels ? left : kConvChannels,
                          token_count(a.tokens, batch)};
+  if (K == 4 && a.state_in.data != nullptr && is_step(a, item)) return step<T>(a, item);
   float weight[K * kConvChannels], tile[(kConvHistory + kConvTokens) * kConvChannels];
   const auto* w = (const typename T::type*)a.weight.data + first * a.weight.stride[0];
   for (int j = 0; j < K; ++j) {

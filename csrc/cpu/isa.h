@@ -58,6 +58,13 @@ struct NormArgs {
   void* out;  // contiguous
 };
 
+struct LinearArgs {
+  Dtype dtype;
+  int64_t inputs, row_stride;  // elements of x and of a weight row; between weight rows
+  const void *x, *weight;      // last strides 1
+  void* out;                   // contiguous
+};
+
 constexpr int64_t kRuleSegment = 128;  // tokens that are packed at a time
 constexpr int64_t kConvChannels = 64;  // channels of one convolution item
 
@@ -68,6 +75,7 @@ struct Isa {
   void (*rule)(const RuleArgs&, const RuleItem&, float* scratch);
   void (*conv)(const ConvArgs&, int64_t batch, int64_t first_channel);
   void (*norm)(const NormArgs&, int64_t first_row, int64_t last_row);
+  void (*linear_row)(const LinearArgs&, int64_t first, int64_t last);  // weight rows
 };
 
 extern const Isa isa_baseline;

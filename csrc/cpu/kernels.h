@@ -54,6 +54,12 @@ void gates(const at::Tensor& a, const at::Tensor& b, const at::Tensor& A_log,
 void gated_rms_norm(const at::Tensor& o, const at::Tensor& z, const at::Tensor& weight, double eps,
                     const at::Tensor& out);
 
+// outs[i] = x weights[i]^T, summed in fp32 and rounded once. A row's bits do not depend on the
+// others.
+//   x (.., K) one row, contiguous, weights[i] (N, K) with contiguous rows, outs[i] N elements,
+//   contiguous   one dtype
+void linear_row(const at::Tensor& x, at::TensorList weights, at::TensorList outs);
+
 // out = round(x * rsqrt(mean(x^2) + eps) * (1 + weight)), over the last dim; x of up to four dims,
 // out contiguous.
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);

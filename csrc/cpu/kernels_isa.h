@@ -2,6 +2,7 @@
 // name), TMF_LANES (floats in a vector), TMF_FMA and TMF_TILE_VECTORS (vectors in a row of a state
 // tile, as the registers allow).
 #include "cpu/conv_isa.h"
+#include "cpu/linear_isa.h"
 #include "cpu/norm_isa.h"
 #include "cpu/rule_decode_isa.h"
 #include "cpu/rule_isa.h"
@@ -15,8 +16,13 @@
 namespace tmf::cpu {
 
 const Isa TMF_JOIN(isa_, TMF_ISA) = {
-    TMF_QUOTE(TMF_ISA),      TMF_ISA::kColumns,       TMF_ISA::rule_scratch,
-    TMF_ISA::rule_any_dtype, TMF_ISA::conv_any_dtype, TMF_ISA::norm_any_dtype,
+    TMF_QUOTE(TMF_ISA),
+    TMF_ISA::kColumns,
+    TMF_ISA::rule_scratch,
+    TMF_ISA::rule_any_dtype,
+    TMF_ISA::conv_any_dtype,
+    TMF_ISA::norm_any_dtype,
+    TMF_ISA::linear_row_any_dtype,
 };
 
 }  // namespace tmf::cpu

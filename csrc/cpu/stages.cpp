@@ -11,8 +11,27 @@ namespace {
 
 at::Tensor rows_contiguous(const at::Tensor& t) { return t.stride(-1) == 1 ? t : t.contiguous(); }
 
+// One row of a dtype in which ours is faster than aten's: see benchmarks/NOTES.md.
+bool is_own_row(const at::Tensor& x, at::TensorList weights) {
+  if (x.size(0) * x.size(1) != 1 || x.scalar_type() == at::kHalf) return false;
+  for (const at::Tensor& w : weights) {
+    if (w.stride(1) != 1) return false;
+  }
+  return true;
+}
+
 class NativeStages final : public Stages {
  public:
+  std::vector<at::Tensor> linears(const at::Tensor& x, at::TensorList weights) const override {
+    if (!is_own_row(x, weights)) return Stages::linears(x, weights);
+    std::vector<at::Tensor> products;
+    for (const at::Tensor& w : weights) {
+      products.push_back(at::empty({1, 1, w.size(0)}, x.options()));
+    }
+    cpu::linear_row(rows_contiguous(x), weights, products);
+    return products;
+  }
+
   at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) const override {
     const at::Tensor out = at::empty(x.sizes(), x.options());
     cpu::rms_norm(x.contiguous(), weight.contiguous(), eps, out);

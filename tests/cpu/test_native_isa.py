@@ -11,7 +11,9 @@ import torch
 HERE = Path(__file__).parent
 LEVELS = ("baseline", "avx2", "avx512")
 # These touch every kernel and layout; the rest tests what the levels share.
-SELECTED = "(every_length and 65) or all_head_dims or widths or masked or norm or decay or beta"
+SELECTED = (
+    "(every_length and 65) or all_head_dims or widths or masked or norm or decay or beta or rows"
+)
 
 
 def run(level: str, *arguments: str) -> subprocess.CompletedProcess:

@@ -2,8 +2,16 @@
 
 import importlib.util
 
+import pytest
+
 if importlib.util.find_spec("transformers") is None:
     collect_ignore_glob = ["test_*.py"]
+else:
+    from small_models import FAMILIES, make
+
+    @pytest.fixture(params=FAMILIES)
+    def model(request):
+        return make(request.param)
 
 
 def pytest_report_header():

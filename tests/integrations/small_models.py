@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from torch_mps_fusion.integrations.transformers import fuse
+from torch_mps_fusion.tolerances import error, tolerance
 
 VOCABULARY = 64
 # The keyword for a model's and for generate's cache was renamed in transformers 5.23.
@@ -127,3 +128,37 @@ def assert_same_tokens(original: Any, fused: Any, margin: float) -> None:
         step = int(different[0]) - start
         best = original.logits[step][row].float().topk(2).values
         assert best[0] - best[1] < margin, f"row {row}: other tokens from new token {step} on"
+
+
+def layer_of(model: torch.nn.Module) -> Any:
+    return model.model.layers[0].linear_attn
+
+
+def original(layer: Any, *args: Any, **keywords: Any) -> torch.Tensor:
+    """What transformers' own forward gives, fused or not."""
+    return type(layer).forward(layer, *args, **keywords)
+
+
+def new_cache(model: torch.nn.Module) -> Any:
+    return transformers.DynamicCache(config=model.config)
+
+
+def gradients(model: torch.nn.Module, tokens: int = 70, **keywords: Any) -> dict[str, torch.Tensor]:
+    """Of the loss of a seeded batch, by parameter name."""
+    model.train().zero_grad()
+    ids = prompt(tokens=tokens)
+    model(ids, labels=ids, **keywords).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def assert_close_gradients(
+    found: dict[str, torch.Tensor],
+    expected: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Gradients by parameter name, within the tolerance table."""
+    accepted = tolerance("layer_gradient", dtype).rms
+    assert found.keys() == expected.keys()
+    for name, grad in found.items():
+        difference = error(grad, expected[name])
+        assert difference <= accepted, f"{name}: error {difference:.2e}, accepted {accepted}"

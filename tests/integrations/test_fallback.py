@@ -5,30 +5,13 @@ import warnings
 import pytest
 import torch
 import transformers
-from small_models import FAMILIES, TEXT, make
+from small_models import TEXT, layer_of, make, new_cache, original
 from torch import nn
 
 from torch_mps_fusion.integrations.transformers import FallbackWarning, fuse, fused_layers
 
 WIDTH = TEXT["hidden_size"]
 X = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(5))
-
-
-@pytest.fixture(params=FAMILIES)
-def model(request):
-    return make(request.param)
-
-
-def new_cache(model):
-    return transformers.DynamicCache(config=model.config)
-
-
-def layer_of(model):
-    return model.model.layers[0].linear_attn
-
-
-def original(layer, *args, **keywords):
-    return type(layer).forward(layer, *args, **keywords)
 
 
 def fallbacks(caught):

@@ -5,54 +5,29 @@ import warnings
 
 import pytest
 import torch
-import transformers
-from small_models import CACHE, FAMILIES, TEXT, make, prompt
+from small_models import (
+    CACHE,
+    TEXT,
+    assert_close_gradients,
+    gradients,
+    layer_of,
+    make,
+    new_cache,
+    original,
+    prompt,
+)
 
 from torch_mps_fusion.integrations.transformers import FallbackWarning, fuse
-from torch_mps_fusion.tolerances import error, tolerance
 
 pytestmark = pytest.mark.filterwarnings(f"error::{FallbackWarning.__module__}.FallbackWarning")
 X = torch.randn(2, 70, TEXT["hidden_size"], generator=torch.Generator().manual_seed(5))
-
-
-@pytest.fixture(params=FAMILIES)
-def model(request):
-    return make(request.param)
-
-
-def layer_of(model):
-    return model.model.layers[0].linear_attn
-
-
-def new_cache(model):
-    return transformers.DynamicCache(config=model.config)
-
-
-def original(layer, *args, **keywords):
-    return type(layer).forward(layer, *args, **keywords)
-
-
-def gradients(model, tokens=70, **keywords):
-    """Of the loss of a seeded batch, by parameter name."""
-    model.train().zero_grad()
-    ids = prompt(tokens=tokens)
-    model(ids, labels=ids, **keywords).loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def assert_close(found, expected, dtype=torch.float32):
-    accepted = tolerance("layer_gradient", dtype).rms
-    assert found.keys() == expected.keys()
-    for name, grad in found.items():
-        difference = error(grad, expected[name])
-        assert difference <= accepted, f"{name}: error {difference:.2e}, accepted {accepted}"
 
 
 def test_every_gradient_of_a_model_is_the_unfused_models(model):
     """In training mode, with the cache that transformers makes by default."""
     expected = gradients(model)
     found = gradients(fuse(model))
-    assert_close(found, expected)
+    assert_close_gradients(found, expected)
     name = "model.layers.0.linear_attn.out_proj.weight"
     assert not torch.equal(found[name], expected[name])  # ours did run
 
@@ -61,7 +36,7 @@ def test_left_padding(model):
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
     expected = gradients(model, 9, attention_mask=mask)
-    assert_close(gradients(fuse(model), 9, attention_mask=mask), expected)
+    assert_close_gradients(gradients(fuse(model), 9, attention_mask=mask), expected)
 
 
 def layer_gradients(run, layer, x):
@@ -77,7 +52,7 @@ def test_bfloat16_layer(family):
     layer = layer_of(fuse(make(family, torch.bfloat16)))
     x = X.bfloat16()
     expected = layer_gradients(lambda x: original(layer, x), layer, x)
-    assert_close(layer_gradients(layer, layer, x), expected, torch.bfloat16)
+    assert_close_gradients(layer_gradients(layer, layer, x), expected, torch.bfloat16)
 
 
 def test_gradient_checkpointing():
@@ -165,7 +140,7 @@ def test_packed_projections_that_are_frozen():
         trained = {n: p.grad.clone() for n, p in layer.named_parameters() if p.requires_grad}
         return {"x": leaf.grad, **trained}
 
-    assert_close(found(layer), found(lambda x: original(layer, x)))
+    assert_close_gradients(found(layer), found(lambda x: original(layer, x)))
 
 
 def test_packed_projections_that_need_a_gradient_are_the_originals():

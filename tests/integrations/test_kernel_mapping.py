@@ -5,7 +5,15 @@ import warnings
 
 import pytest
 import torch
-from small_models import FAMILIES, TEXT, generate, make
+from small_models import (
+    FAMILIES,
+    TEXT,
+    assert_close_gradients,
+    generate,
+    gradients,
+    layer_of,
+    make,
+)
 from torch import nn
 from transformers.integrations import hub_kernels
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
@@ -49,7 +57,7 @@ def mapping():
 @torch.no_grad()
 def test_set_use_kernels(family, mapping):
     model = make(family)
-    layer = model.model.layers[0].linear_attn
+    layer = layer_of(model)
     expected, tokens = layer(X), generate(model).sequences
     model.set_use_kernels(True)
     with warnings.catch_warnings():
@@ -60,15 +68,29 @@ def test_set_use_kernels(family, mapping):
 
 
 @needs_kernels
-@torch.no_grad()
-def test_training_keeps_the_original(mapping):
-    model = make("qwen3_5").train()
-    layer = model.model.layers[0].linear_attn
-    expected = layer(X)
+@pytest.mark.parametrize("family", HOOKED)
+def test_training_keeps_the_original(family, mapping):
+    """The mapping is for inference: in training mode there is no layer of ours, and no warning."""
+    model = make(family).train()
+    expected = gradients(model, 9)
     model.set_use_kernels(True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", integration.FallbackWarning)
-        assert torch.equal(layer(X), expected)
+        found = gradients(model, 9)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("family", HOOKED)
+def test_a_training_step_after_inference(family, mapping):
+    """Put in for inference, then trained: whichever forward runs, the gradients are right."""
+    model = make(family)
+    expected = gradients(model, 9)
+    model.eval().set_use_kernels(True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", integration.FallbackWarning)
+        generate(model)
+        assert_close_gradients(gradients(model, 9), expected)
 
 
 @needs_kernels

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from small_models import FAMILIES, TEXT, generate, make
+from small_models import TEXT, generate, layer_of, make, original
 
 from torch_mps_fusion.integrations.transformers import (
     FallbackWarning,
@@ -16,19 +16,6 @@ from torch_mps_fusion.integrations.transformers import (
 
 pytestmark = pytest.mark.filterwarnings(f"error::{FallbackWarning.__module__}.FallbackWarning")
 X = torch.randn(2, 5, TEXT["hidden_size"], generator=torch.Generator().manual_seed(5))
-
-
-@pytest.fixture(params=FAMILIES)
-def model(request):
-    return make(request.param)
-
-
-def layer_of(model):
-    return model.model.layers[0].linear_attn
-
-
-def original(layer, *args, **keywords):
-    return type(layer).forward(layer, *args, **keywords)
 
 
 def check_fused(model):

@@ -188,19 +188,21 @@ def _why_not_tensors(
 ) -> str | None:
     if hidden.dim() != 3 or hidden.shape[0] == 0 or hidden.shape[1] == 0:
         return "the input is not (batch, tokens, hidden) with at least one token"
-    names = (*projection_names(module), "out_proj", "conv1d", "norm")
-    weights = [module._modules[name]._parameters["weight"] for name in names]
-    for name, weight in zip(names, weights, strict=True):
-        if weight.device != hidden.device:
-            return f"{name} is on {weight.device} and the input on {hidden.device}"
-        if weight.dtype != hidden.dtype:
-            return f"{name} is {weight.dtype} and the input {hidden.dtype}"
-        packed = weight_format != ROWS and "proj" in name
-        if packed and weight.requires_grad and torch.is_grad_enabled():
+    device, dtype = hidden.device, hidden.dtype
+    packed = weight_format != ROWS
+    weights = []
+    for name in (*projection_names(module), "out_proj", "conv1d", "norm"):
+        weight = module._modules[name]._parameters["weight"]
+        if weight.device != device:
+            return f"{name} is on {weight.device} and the input on {device}"
+        if weight.dtype != dtype:
+            return f"{name} is {weight.dtype} and the input {dtype}"
+        if packed and "proj" in name and weight.requires_grad and torch.is_grad_enabled():
             return f"{name} may need a gradient, which packed weights do not have"
+        weights.append(weight)
     for name in ("A_log", "dt_bias"):
         gate = module._parameters[name]
-        if gate.device != hidden.device or gate.dtype not in (hidden.dtype, torch.float32):
+        if gate.device != device or gate.dtype not in (dtype, torch.float32):
             return f"{name} is {gate.dtype} on {gate.device}"
     if copies_needed(module, weight_format) and not torch.compiler.is_compiling():
         for weight in weights:
@@ -209,9 +211,7 @@ def _why_not_tensors(
     # A mask of another shape is transformers' to broadcast or to refuse.
     if mask is not None and (mask.dim() != 2 or mask.shape != hidden.shape[:2]):
         return "the mask is not (batch, tokens)"
-    reason = why_not_supported(
-        variant, hidden.device.type, hidden.dtype, *geometry(module, weight_format)
-    )
+    reason = why_not_supported(variant, device.type, dtype, *geometry(module, weight_format))
     return reason or None
 
 
