@@ -55,26 +55,28 @@ def headers_digest() -> str:
 
 @functools.cache
 def _includes_of_header(path: Path) -> frozenset[str]:
-    return includes(path.read_text())
+    return includes(path.read_text(), path.parent)
 
 
-def includes(text: str) -> frozenset[str]:
-    """Names of the headers that a source includes, itself or through headers of csrc."""
+def includes(text: str, folder: Path) -> frozenset[str]:
+    """Names of the headers that a text includes, itself or through headers of the project's;
+    folder: where it stands."""
     found = set(INCLUDE.findall(text))
     for name in tuple(found):
-        own = ROOT / "csrc" / name
-        if own.is_file():
-            found |= _includes_of_header(own)
+        for place in (folder, ROOT / "csrc"):
+            if (place / name).is_file():
+                found |= _includes_of_header(place / name)
+                break
     return frozenset(found)
 
 
-def needs_torch(text: str) -> bool:
-    return any(name.startswith(TORCH) for name in includes(text))
+def needs_torch(source: Path, text: str) -> bool:
+    return any(name.startswith(TORCH) for name in includes(text, source.parent))
 
 
-def precompiled_headers(text: str) -> tuple[str, ...]:
+def precompiled_headers(source: Path, text: str) -> tuple[str, ...]:
     """Those of PRECOMPILED that a source includes anyway, so that none of its own is missed."""
-    found = includes(text)
+    found = includes(text, source.parent)
     deepest = max((i for i, h in enumerate(PRECOMPILED) if h in found), default=-1)
     return PRECOMPILED[: deepest + 1]
 
@@ -98,7 +100,9 @@ def precompiled(options: Sequence[str], language: str, headers: Sequence[str]) -
     def make(part: Path) -> None:
         header = out.with_suffix(".h")  # stays: the compiler asks whether it has changed
         header.write_text(f"#include <{name}>\n")
-        _made_by_zig("c++", *options, "-x", f"{language}-header", "-c", header, "-o", part)
+        # for an ELF target zig would take the result of -x c++-header to its linker
+        emit = ("-S", "-Xclang", "-emit-pch")
+        _made_by_zig("c++", *options, "-x", language, *emit, header, "-o", part)
 
     return ["-include-pch", str(cache.made(out, make))]
 
@@ -123,7 +127,7 @@ def compiled(
     def make(part: Path) -> None:
         given = part.with_suffix(source.suffix)
         given.write_text(text)
-        more = precompiled(options, language, headers)
+        more = [*precompiled(options, language, headers), "-iquote", str(source.parent)]
         try:
             _made_by_zig("c++", *options, *more, "-x", language, "-c", given, "-o", part)
         finally:

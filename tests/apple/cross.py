@@ -73,16 +73,16 @@ def compiled(source: Path, torch: Path) -> Path:
     """The object of a source. One that includes nothing of torch's is compiled without torch, once
     for all of its versions. Raises RuntimeError with the compiler's messages."""
     text = source.read_text()
-    flags = options(torch if clang.needs_torch(text) else None)
+    flags = options(torch if clang.needs_torch(source, text) else None)
     if source.suffix == ".mm":
         return clang.compiled(source, text, [*flags, "-fblocks"])
-    return clang.compiled(source, text, flags, clang.precompiled_headers(text))
+    return clang.compiled(source, text, flags, clang.precompiled_headers(source, text))
 
 
 def objects(torch: Path) -> list[Path]:
     """The objects of all sources. RuntimeError with the messages if one has any."""
     # those without torch first, while one thread compiles its headers for the others
-    ordered = sorted(sources(), key=lambda s: clang.needs_torch(s.read_text()))
+    ordered = sorted(sources(), key=lambda s: clang.needs_torch(s, s.read_text()))
     with concurrent.futures.ThreadPoolExecutor(clang.JOBS) as pool:
         pool.submit(clang.precompiled, options(torch), "c++", clang.PRECOMPILED)
         futures = [pool.submit(compiled, source, torch) for source in ordered]

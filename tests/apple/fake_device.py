@@ -99,7 +99,7 @@ def compiled(source: Path, text: str | None = None) -> Path:
         headers: tuple[str, ...] = ()
     else:
         options = ["-fvisibility=hidden", *flags()]
-        headers = clang.precompiled_headers(text)
+        headers = clang.precompiled_headers(source, text)
     if source.suffix != ".mm":
         return clang.compiled(source, text, options, headers)
     options += ["-fobjc-runtime=gcc", "-fblocks"]
