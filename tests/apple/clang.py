@@ -101,7 +101,7 @@ def precompiled(options: Sequence[str], language: str, headers: Sequence[str]) -
         header = out.with_suffix(".h")  # stays: the compiler asks whether it has changed
         header.write_text(f"#include <{name}>\n")
         # for an ELF target zig would take the result of -x c++-header to its linker
-        emit = ("-S", "-Xclang", "-emit-pch")
+        emit = ("-S", "-Xclang", "-emit-pch", "-Wno-unused-command-line-argument")
         _made_by_zig("c++", *options, "-x", language, *emit, header, "-o", part)
 
     return ["-include-pch", str(cache.made(out, make))]
