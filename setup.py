@@ -16,7 +16,10 @@ if DARWIN:
     # would otherwise ask for an x86-64 half, which no torch wheel links with).
     os.environ.setdefault("ARCHFLAGS", "-arch arm64")
     os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
-SHADER_TEXT = Path("build", "shader_text.cpp")  # generated
+BUILD = Path("build")
+SHADER_TEXT = BUILD / "shader_text.cpp"  # generated
+# Folders of csrc whose sources can be one unit: no two of them have a local name in common.
+JOINED = ("csrc", "csrc/autograd", "csrc/cpu", "csrc/host", "csrc/stock")
 
 
 def sources() -> list[str]:
@@ -35,18 +38,43 @@ def embed_shaders() -> None:
     module.write(ROOT / SHADER_TEXT)
 
 
+def joined(files: list[str]) -> list[str]:
+    """The sources with one unit, written to the build folder, for each of JOINED, so that torch's
+    headers are read once for each. What is compiled once per instruction set stays by itself."""
+    units: dict[str, list[str]] = {}
+    for file in files:
+        path = Path(file)
+        folder = path.parent.as_posix()
+        together = folder in JOINED and not path.name.startswith("isa_")
+        units.setdefault(folder.replace("/", "_") if together else file, []).append(file)
+    made = []
+    for unit, members in units.items():
+        if unit in members:
+            made.append(unit)
+            continue
+        path = BUILD / f"joined_{unit}.cpp"
+        path.write_text("".join(f'#include "{m}"\n' for m in members))
+        made.append(str(path))
+    return made
+
+
 class Build(BuildExtension):
     def build_extensions(self) -> None:
         embed_shaders()
+        if os.environ.get("TMF_JOIN"):
+            for extension in self.extensions:
+                extension.sources = joined(extension.sources)
         super().build_extensions()
 
 
 def compile_args() -> list[str]:
     # Contraction off: a fused multiply-add is written fma(), so one line rounds alike everywhere.
-    # TMF_OPTIMIZE=-O0 is for a build that only has to work.
+    # No debug information, which Python's own flags ask for and a quarter of the compiler's time
+    # goes into. TMF_OPTIMIZE=-O0 TMF_JOIN=1 is for a build that only has to work.
     args = [
         "-std=c++20",
-        os.environ.get("TMF_OPTIMIZE", "-O3"),
+        *os.environ.get("TMF_OPTIMIZE", "-O3").split(),
+        "-g0",
         "-fvisibility=hidden",
         "-ffp-contract=off",
         "-Wall",

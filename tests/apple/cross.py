@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
-import hashlib
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
+import cache
+import clang
 import tbd
 import wheels
 import ziglang
+from clang import DECLARATIONS, ROOT
 from macho import MachO
 
-ROOT = Path(__file__).parent.parent.parent
-DECLARATIONS = Path(__file__).parent / "declarations"
 TARGET = "aarch64-macos.14.0"
-TIME_LIMIT = 300
-JOBS = 2
-ZIG = (sys.executable, "-m", "ziglang")
 
-# As setup.py compiles on Darwin, but for the flags that Python adds.
+# As setup.py compiles on Darwin, but for the flags that Python adds, and without optimisation:
+# what an optimiser would drop has to be declared and linked too.
 FLAGS = (
-    *("-target", TARGET, "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden"),
+    *("-target", TARGET, "-std=c++20", "-O0", "-g0", "-fPIC", "-fvisibility=hidden"),
     *("-ffp-contract=off", "-fno-sanitize=all", "-DPy_LIMITED_API=0x030A0000"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"),
     # what Apple's libc++ of the target lacks is not to be used
@@ -44,18 +39,6 @@ PYTHON_NAME = re.compile(r"__?Py")
 CXX_NAME = re.compile(r"__Z(T[A-Z])?N?[KV]*St|__Z(nw|na|dl|da)[mP]")
 
 
-def zig_environment() -> dict[str, str]:
-    folder = os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(wheels.cache() / "zig")
-    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
-
-
-def zig(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*ZIG, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIME_LIMIT, env=zig_environment()
-    )
-
-
 def generated() -> Path:
     """The embedded shader texts, as the build generates them."""
     spec = importlib.util.spec_from_file_location(
@@ -64,8 +47,9 @@ def generated() -> Path:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    path = wheels.cache() / "generated" / "shader_text.cpp"
-    module.write(path)
+    path = cache.folder() / "generated" / "shader_text.cpp"
+    with cache.locked(path):
+        module.write(path)
     return path
 
 
@@ -75,78 +59,37 @@ def sources() -> list[Path]:
     return [*sorted(csrc.rglob("*.cpp")), *sorted(csrc.rglob("*.mm")), generated()]
 
 
-def include_flags(torch: Path) -> list[str]:
-    include = torch / "torch" / "include"
-    folders = [
-        DECLARATIONS / "any",
-        include,
-        include / "torch" / "csrc" / "api" / "include",
-        Path(sysconfig.get_path("include")),
-    ]
+def options(torch: Path | None) -> list[str]:
+    """torch: whose headers are to be found."""
+    folders = [DECLARATIONS / "any", Path(sysconfig.get_path("include"))]
+    if torch is not None:
+        include = torch / "torch" / "include"
+        folders += [include, include / "torch" / "csrc" / "api" / "include"]
     own = [f for p in (ROOT / "csrc", ROOT) for f in ("-I", str(p))]
-    return [*own, *(f for p in folders for f in ("-isystem", str(p)))]
+    return [*FLAGS, *own, *(f for p in folders for f in ("-isystem", str(p)))]
 
 
-def headers_digest() -> str:
-    """Of all that a source may include, but torch."""
-    digest = hashlib.sha256()
-    metal_host = ROOT / "torch_mps_fusion" / "metal_host" / "runtime"
-    for folder in (ROOT / "csrc", ROOT / "shaders" / "include", metal_host, DECLARATIONS):
-        for file in sorted(folder.rglob("*.h")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-# What most sources read of torch's headers, which is most of the work of compiling them.
-COMMON = "#include <ATen/core/Tensor.h>\n#include <torch/library.h>\n"
-
-
-def precompiled(torch: Path) -> Path:
-    """The common headers, precompiled for `compiled` without further flags."""
-    flags = [*FLAGS, *include_flags(torch)]
-    key = hashlib.sha256("\n".join([*flags, COMMON]).encode()).hexdigest()[:20]
-    out = wheels.cache() / "objects" / f"common-{key}.pch"
-    if not out.exists():
-        out.parent.mkdir(exist_ok=True)
-        header, part = out.with_suffix(".h"), out.with_suffix(f".{os.getpid()}.pch")
-        header.write_text(COMMON)
-        result = zig("c++", *flags, "-x", "c++-header", "-c", header, "-o", part)
-        if result.returncode != 0:
-            raise RuntimeError(result.stderr)
-        os.replace(part, out)
-    return out
-
-
-def compiled(source: Path, torch: Path, more: tuple[str, ...] = ()) -> tuple[Path, str]:
-    """The object of a source, from the cache if nothing changed; and the compiler's messages,
-    which are empty if it was made."""
-    language = ("-x", "objective-c++", "-fblocks") if source.suffix == ".mm" else ()
-    flags = [*FLAGS, *language, *more, *include_flags(torch)]
-    if source.suffix == ".cpp" and "plan" not in source.parts and not more:
-        flags += ["-include-pch", str(precompiled(torch))]
-    key = hashlib.sha256(
-        "\n".join([*flags, str(source), headers_digest()]).encode() + source.read_bytes()
-    ).hexdigest()[:20]
-    out = wheels.cache() / "objects" / f"{source.stem}-{key}.o"
-    if out.exists():
-        return out, ""
-    out.parent.mkdir(exist_ok=True)
-    part = out.with_suffix(f".{os.getpid()}.o")
-    result = zig("c++", *flags, "-c", source, "-o", part)
-    if result.returncode == 0:
-        os.replace(part, out)
-    return out, result.stderr.strip()
+def compiled(source: Path, torch: Path) -> Path:
+    """The object of a source. One that includes nothing of torch's is compiled without torch, once
+    for all of its versions. Raises RuntimeError with the compiler's messages."""
+    text = source.read_text()
+    flags = options(torch if clang.needs_torch(source, text) else None)
+    if source.suffix == ".mm":
+        return clang.compiled(source, text, [*flags, "-fblocks"])
+    return clang.compiled(source, text, flags, clang.precompiled_headers(source, text))
 
 
 def objects(torch: Path) -> list[Path]:
     """The objects of all sources. RuntimeError with the messages if one has any."""
-    precompiled(torch)
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        results = list(pool.map(lambda s: compiled(s, torch), sources()))
-    messages = [m for _, m in results if m]
-    if messages:
-        raise RuntimeError("\n".join(messages))
-    return [o for o, _ in results]
+    # those without torch first, while one thread compiles its headers for the others
+    ordered = sorted(sources(), key=lambda s: clang.needs_torch(s, s.read_text()))
+    with concurrent.futures.ThreadPoolExecutor(clang.JOBS) as pool:
+        pool.submit(clang.precompiled, options(torch), "c++", clang.PRECOMPILED)
+        futures = [pool.submit(compiled, source, torch) for source in ordered]
+    errors = [f.exception() for f in futures]
+    if any(errors):
+        raise RuntimeError("\n".join(str(e) for e in errors if e))
+    return [f.result() for f in futures]
 
 
 def torch_libraries(torch: Path) -> list[Path]:
@@ -154,7 +97,7 @@ def torch_libraries(torch: Path) -> list[Path]:
 
 
 def stub_folder(torch: Path) -> Path:
-    return wheels.cache() / "tbd" / torch.name
+    return cache.folder() / "tbd" / torch.name
 
 
 def wanted(objects: list[Path]) -> set[str]:
@@ -195,7 +138,7 @@ def linked(objects: list[Path], torch: Path, out: Path) -> str:
         "libc++",
         tbd.file_name(PYTHON),
     )
-    result = zig(
+    result = clang.zig(
         *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
         *objects,
         *torch_libraries(torch),

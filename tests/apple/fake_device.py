@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -21,20 +20,20 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import cache
+import clang
 import cross
 import torch
-import wheels
 
 from torch_mps_fusion import _C, metal_host
 from torch_mps_fusion.metal_host import arguments, native
 
 HERE = Path(__file__).parent / "fake"
 EXTENSION = (
-    *sorted((cross.ROOT / "csrc" / "mps").glob("*.mm")),
-    cross.ROOT / "csrc" / "encoder.cpp",
-    cross.ROOT / "csrc" / "shader_text.cpp",
+    *sorted((clang.ROOT / "csrc" / "mps").glob("*.mm")),
+    clang.ROOT / "csrc" / "encoder.cpp",
+    clang.ROOT / "csrc" / "shader_text.cpp",
 )
-TIME_LIMIT = 300
 
 
 class Missing(Exception):
@@ -70,19 +69,19 @@ def flags() -> tuple[str, ...]:
     include = torch_folder() / "include"
     first = [
         *cxx,
-        cross.DECLARATIONS / "linux",
-        cross.DECLARATIONS / "any",
+        clang.DECLARATIONS / "linux",
+        clang.DECLARATIONS / "any",
         include,
         include / "torch" / "csrc" / "api" / "include",
     ]
     last = [gcc / "include", f"/usr/include/{triple}", "/usr/include"]
     target = f"{platform.machine()}-linux-gnu.{platform.libc_ver()[1]}"
     return (
-        *("-target", target, "-std=c++20", "-O1", "-g0", "-fPIC", "-fexceptions"),
+        *("-target", target, "-std=c++20", "-O0", "-g0", "-fPIC", "-fexceptions"),
         *("-fno-sanitize=all", "-nostdinc++", "-ffp-contract=off"),
         *("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"),
         "-D__MAC_15_0=150000",  # as an SDK that knows macOS 15
-        *("-I", str(cross.ROOT / "csrc"), "-I", str(cross.ROOT), "-I", str(HERE)),
+        *("-I", str(clang.ROOT / "csrc"), "-I", str(clang.ROOT), "-I", str(HERE)),
         *("-I", str(Path(metal_host.__file__).parent)),
         *(f for p in first for f in ("-isystem", str(p))),
         *(f for p in last for f in ("-idirafter", str(p))),
@@ -95,32 +94,23 @@ def compiled(source: Path, text: str | None = None) -> Path:
     Raises RuntimeError with the compiler's messages.
     """
     text = source.read_text() if text is None else text
-    objective = source.suffix == ".mm"
-    language = ("objective-c++", "-fobjc-runtime=gcc", "-fblocks") if objective else ("c++",)
-    # the fake stands for libraries, which show what they have; the extension hides it
-    shown = "default" if source.parent == HERE else "hidden"
-    options = ["-x", *language, f"-fvisibility={shown}", *flags()]
-    headers = [cross.headers_digest(), *(f.read_text() for f in sorted(HERE.glob("*.h")))]
-    parts = "\n".join([*options, str(source), *headers, text])
-    key = hashlib.sha256(parts.encode()).hexdigest()[:20]
-    out = wheels.cache() / "linux" / f"{source.stem}-{key}.o"
-    if out.exists():
-        return out
-    out.parent.mkdir(exist_ok=True)
-    given = out.with_suffix(f".{os.getpid()}{source.suffix}")
-    part = out.with_suffix(f".{os.getpid()}.o")
-    given.write_text(text)
-    result = cross.zig("c++", *options, "-c", given, "-o", part)
-    given.unlink()
-    if result.returncode:
-        raise RuntimeError(result.stderr)
-    if objective:
-        # C++ exceptions pass through these frames: give them C++'s personality routine
-        names = [f"{p}__gnu_objc_personality_v0={p}__gxx_personality_v0" for p in ("", "DW.ref.")]
-        command = ["objcopy", *(f for n in names for f in ("--redefine-sym", n)), str(part)]
-        subprocess.run(command, check=True, timeout=TIME_LIMIT)
-    os.replace(part, out)
-    return out
+    if source.parent == HERE:  # stands for libraries, which show what they have
+        options = ["-fvisibility=default", *flags()]
+        headers: tuple[str, ...] = ()
+    else:
+        options = ["-fvisibility=hidden", *flags()]
+        headers = clang.precompiled_headers(source, text)
+    if source.suffix != ".mm":
+        return clang.compiled(source, text, options, headers)
+    options += ["-fobjc-runtime=gcc", "-fblocks"]
+    return clang.compiled(source, text, options, headers, with_cxx_personality)
+
+
+def with_cxx_personality(path: Path) -> None:
+    """C++ exceptions pass through Objective-C's frames: gives them C++'s personality routine."""
+    names = [f"{p}__gnu_objc_personality_v0={p}__gxx_personality_v0" for p in ("", "DW.ref.")]
+    command = ["objcopy", *(f for n in names for f in ("--redefine-sym", n)), str(path)]
+    subprocess.run(command, check=True, timeout=clang.TIME_LIMIT)
 
 
 def link(objects: Sequence[Path], out: Path, libraries: Sequence[str | Path]) -> None:
@@ -131,22 +121,18 @@ def link(objects: Sequence[Path], out: Path, libraries: Sequence[str | Path]) ->
         *libraries,
         *("-L", requirements(), "-lobjc", "-lBlocksRuntime"),
     ]
-    subprocess.run(list(map(str, command)), check=True, timeout=TIME_LIMIT)
+    subprocess.run(list(map(str, command)), check=True, timeout=clang.TIME_LIMIT)
 
 
 def linked(name: str, objects: Sequence[Path], libraries: Sequence[str | Path]) -> Path:
     """The shared library of these objects, from the cache if there."""
-    key = hashlib.sha256("\n".join(map(str, [*objects, *libraries])).encode()).hexdigest()[:20]
-    out = wheels.cache() / "linux" / f"lib{name}-{key}.so"
-    if not out.exists():
-        part = out.with_suffix(f".{os.getpid()}.so")
-        link(objects, part, libraries)
-        os.replace(part, out)
-    return out
+    key = cache.digest(*map(str, [*objects, *libraries]))
+    out = cache.folder() / "linux" / f"lib{name}-{key}.so"
+    return cache.made(out, lambda part: link(objects, part, libraries))
 
 
 def all_compiled(sources: Sequence[Path]) -> list[Path]:
-    with concurrent.futures.ThreadPoolExecutor(cross.JOBS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(clang.JOBS) as pool:
         return list(pool.map(compiled, sources))
 
 

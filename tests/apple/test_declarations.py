@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import clang
 import cross
 import metal_cpp
 import pytest
 from macho import MachO
 
-HEADERS = cross.DECLARATIONS / "any"
+HEADERS = clang.DECLARATIONS / "any"
 # Declared by us, described by no wheel that is read here: only the name is known, from torch.
 ONLY_NAMED = {("NSString", "+stringWithUTF8String:")}
 
@@ -24,12 +25,12 @@ def described(folder: Path, *headers: Path) -> MachO:
     target = ("-target", cross.TARGET)
     source = ("-x", "objective-c++", "-fblocks", "-std=c++20")
     include = [f for h in headers for f in ("-isystem", h)]
-    probe = ("-c", cross.DECLARATIONS / "probe.mm", "-o", folder / "probe.o")
-    made = cross.zig("c++", *target, *source, *include, *probe)
+    probe = ("-c", clang.DECLARATIONS / "probe.mm", "-o", folder / "probe.o")
+    made = clang.zig("c++", *target, *source, *include, *probe)
     assert made.returncode == 0, made.stderr
     loose = ("-nostdlib++", "-shared", "-undefined", "dynamic_lookup")
     out = folder / "probe.dylib"
-    made = cross.zig("c++", *target, *loose, "-o", out, folder / "probe.o")
+    made = clang.zig("c++", *target, *loose, "-o", out, folder / "probe.o")
     assert made.returncode == 0, made.stderr
     return MachO(out)
 
@@ -119,7 +120,7 @@ def test_struct_layout(declared: dict[tuple[str, str], str], pyobjc: Path) -> No
 def test_every_declaration_is_used() -> None:
     """Only what we use: each selector and enum value of Metal.h is in csrc/mps."""
     text = (HEADERS / "Metal" / "Metal.h").read_text()
-    code = "\n".join(f.read_text() for f in (cross.ROOT / "csrc" / "mps").iterdir())
+    code = "\n".join(f.read_text() for f in (clang.ROOT / "csrc" / "mps").iterdir())
     values = re.findall(r"\b(MTL\w+) = \d+", text)
     labels = re.findall(r"^- \([^)]*\)(\w+)", text, re.M)
     plain = re.sub(r"__attribute__\(\(.*\)\)", "", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import cross
 import fake_device
 import pytest
 import small
@@ -94,7 +95,7 @@ def test_only_what_a_call_needs_is_compiled(fresh, variant, libraries, pipelines
 
 def broken(family: str) -> str:
     """The generated shader texts with an error in one family."""
-    text = fake_device.cross.generated().read_text()
+    text = cross.generated().read_text()
     mark = f'{{"{family}", R"TMF_MSL('
     assert mark in text
     return text.replace(mark, mark + "kernel void broken() { no_such_function(1); }\n")

@@ -9,7 +9,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-import cross
+import clang
 import needs
 import pytest
 
@@ -43,10 +43,10 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist of the tracked files, unpacked."""
     needs.asked()
     tree = tmp_path_factory.mktemp("tree")
-    listed = run("git", "ls-files", cwd=cross.ROOT).splitlines()
-    for name in filter(lambda n: (cross.ROOT / n).is_file(), listed):
+    listed = run("git", "ls-files", cwd=clang.ROOT).splitlines()
+    for name in filter(lambda n: (clang.ROOT / n).is_file(), listed):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(cross.ROOT / name, tree / name)
+        shutil.copy(clang.ROOT / name, tree / name)
     out = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", out, cwd=tree)
     (archive,) = out.glob("*.tar.gz")
@@ -58,8 +58,8 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_what_a_build_on_darwin_reads(unpacked: Path) -> None:
     for folder, pattern in (("csrc", "*.*"), ("shaders", "*.metal"), ("shaders", "*.h")):
-        for file in (cross.ROOT / folder).rglob(pattern):
-            assert (unpacked / file.relative_to(cross.ROOT)).is_file(), file
+        for file in (clang.ROOT / folder).rglob(pattern):
+            assert (unpacked / file.relative_to(clang.ROOT)).is_file(), file
     assert (unpacked / "tools" / "embed_shaders.py").is_file()
     assert not (unpacked / "build").exists()  # generated, never shipped
 
@@ -72,7 +72,8 @@ def test_it_builds_and_runs_elsewhere(unpacked: Path, tmp_path: Path) -> None:
         *("--target", site, unpacked),
         cwd=elsewhere,
         TMF_OPTIMIZE="-O0",
-        MAX_JOBS=str(cross.JOBS),
+        TMF_JOIN="1",
+        MAX_JOBS=str(clang.JOBS),
         PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     )
     run(sys.executable, "-c", SCRIPT, site, cwd=elsewhere, PYTHONPATH=str(site))

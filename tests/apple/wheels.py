@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+import cache
 
 TIME_LIMIT = 600
 
@@ -45,22 +46,17 @@ WHEELS = {
 TORCHES = ("torch-2.13", "torch-2.14")
 
 
-def cache() -> Path:
-    """TMF_APPLE_CACHE, else a folder of the user's cache."""
-    asked = os.environ.get("TMF_APPLE_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    path = Path(asked) if asked else base / "torch_mps_fusion" / "apple"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def unpacked(name: str) -> Path:
     """The folder of a wheel of WHEELS, fetched on first use. OSError if pip cannot get it."""
-    wheel = WHEELS[name]
-    folder = cache() / name
-    if (folder / ".ready").exists():
-        return folder
-    files = cache() / "wheels" / name
+    folder = cache.folder() / name
+    with cache.locked(folder):
+        if not (folder / ".ready").exists():
+            _unpack(WHEELS[name], folder)
+    return folder
+
+
+def _unpack(wheel: Wheel, folder: Path) -> None:
+    files = cache.folder() / "wheels" / wheel.name
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
         *("--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp"),
@@ -74,4 +70,3 @@ def unpacked(name: str) -> Path:
         chosen = [n for n in archive.namelist() if n.startswith(wheel.parts)]
         archive.extractall(folder, chosen)
     (folder / ".ready").touch()
-    return folder
