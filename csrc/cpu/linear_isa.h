@@ -10,17 +10,41 @@ namespace tmf::cpu::TMF_ISA {
 
 constexpr int kStreams = kLanes < 8 ? kLanes : 8;  // weight rows that are read side by side
 
+// Adjacent elements as kGroup vectors: one, or of bfloat16 the even and the odd of twice as many,
+// which takes fewer instructions.
+template <class T>
+constexpr int kGroup = 1;
+template <>
+constexpr int kGroup<BF16> = 2;
+
+template <class T>
+TMF_INLINE void load_group(const typename T::type* x, vf (&v)[kGroup<T>]) {
+  v[0] = T::load(x);
+}
+template <>
+inline __attribute__((always_inline)) void load_group<BF16>(const uint16_t* x, vf (&v)[2]) {
+  const vu pairs = load_raw<vu>(x);
+  v[0] = (vf)(pairs << 16);
+  v[1] = (vf)(pairs & 0xffff0000u);
+}
+
 template <class T>
 TMF_INLINE void dot_rows(const typename T::type* x, const typename T::type* const* rows, int64_t n,
                          vf* sums) {
   vf sum[kStreams] = {};
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const vf e = T::load(x + i);
+  for (; i + kGroup<T> * kLanes <= n; i += kGroup<T> * kLanes) {
+    vf e[kGroup<T>];
+    load_group<T>(x + i, e);
 #pragma GCC unroll 8
-    for (int r = 0; r < kStreams; ++r) sum[r] = fma(T::load(rows[r] + i), e, sum[r]);
+    for (int r = 0; r < kStreams; ++r) {
+      vf w[kGroup<T>];
+      load_group<T>(rows[r] + i, w);
+#pragma GCC unroll 2
+      for (int j = 0; j < kGroup<T>; ++j) sum[r] = fma(w[j], e[j], sum[r]);
+    }
   }
-  if (i < n) {
+  for (; i < n; i += kLanes) {
     const vf e = load_part<T>(x + i, n - i);
 #pragma GCC unroll 8
     for (int r = 0; r < kStreams; ++r) sum[r] = fma(load_part<T>(rows[r] + i, n - i), e, sum[r]);

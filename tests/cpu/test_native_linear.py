@@ -1,4 +1,4 @@
-"""The projections of a single row, seen in the conv state (the projected q, k, v) and the output."""
+"""Projections of a single row, seen in the conv state (the projected q, k, v) and the output."""
 
 import pytest
 import torch
