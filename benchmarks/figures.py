@@ -57,7 +57,8 @@ def ratios(own: Sequence[Receipt], folder: Path) -> Path:
     axes.set_xlabel("time ratio, 95 % interval (below 1: the first is faster)")
     axes.set_title(f"{own[0]['label']}: {own[0]['device']['name']}", fontsize=8)
     figure.tight_layout()
-    words = f"ratios-{own[0]['backend']}-{own[0]['device']['name']}"
+    device = own[0]["device"]
+    words = f"ratios-{own[0]['backend']}-{device['name']}-{device['os_build']}"
     path = folder / (re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-") + ".svg")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -7,7 +7,7 @@ import copy
 import pytest
 from bench_receipts import HASH, receipt, steady
 
-from benchmarks import claims
+from benchmarks import claims, figures
 from benchmarks.commands import report
 from benchmarks.errors import ReportRefusal
 from benchmarks.stats import Comparison, Ratio
@@ -148,6 +148,13 @@ def test_the_page_shows_an_apple_receipt_in_its_own_column():
     assert "no Apple receipt" not in page
     row = next(line for line in page.splitlines() if line.startswith("| layer (smoke) | core"))
     assert float(row.split("|")[3]) == pytest.approx(8, rel=0.01)
+
+
+def test_systems_have_figures_of_their_own(tmp_path):
+    one, other = pair(), pair()
+    other["device"]["os_build"] = "24A335"
+    drawn = figures.draw([one, other], tmp_path)
+    assert len(set(drawn)) == 2 and all(path.is_file() for path in drawn)
 
 
 def test_rates_are_of_one_fixed_kernel_on_a_gpu():
