@@ -73,7 +73,7 @@ void clear(TaskBlocks& blocks, const Tensor& control) {
 
 // One that has been used since the last checked point: on which stream, with which programs.
 struct Use {
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  Tensor control;
   c10::StreamId stream;
   std::vector<TaskBlocks*> blocks;
 };
@@ -81,13 +81,15 @@ using Place = std::pair<const c10::StorageImpl*, int64_t>;  // and its offset in
 std::map<Place, Use> uses;
 std::mutex uses_lock;
 
+// Whether the caller has let go of it.
+bool only_ours(const Tensor& t) { return t.use_count() == 1 && t.storage().use_count() == 1; }
+
 void note_use(const char* op, TaskBlocks& blocks, const Tensor& control) {
   const c10::StreamId stream = current_stream_id(control.device());
   const std::lock_guard guard(uses_lock);
-  std::erase_if(uses, [](const auto& use) { return use.second.storage.expired(); });
+  std::erase_if(uses, [](const auto& use) { return only_ours(use.second.control); });
   const Place place{control.storage().unsafeGetStorageImpl(), control.storage_offset()};
-  Use& use = uses.try_emplace(place, Use{control.storage().getWeakStorageImpl(), stream, {}})
-                 .first->second;
+  Use& use = uses.try_emplace(place, Use{control, stream, {}}).first->second;
   if (use.stream != stream) {
     refuse(op, "control", text("a block whose launches are on another stream (", use.stream, ")"),
            "one stream, until check_launches has waited for them");
@@ -97,24 +99,16 @@ void note_use(const char* op, TaskBlocks& blocks, const Tensor& control) {
   }
 }
 
-// The control block itself; undefined if nobody has it any more.
-Tensor control_of(const Place& place, const Use& use) {
-  const auto storage = use.storage.lock();
-  if (!storage) return {};
-  const auto options = at::TensorOptions().dtype(at::kInt).device(storage->device());
-  return at::empty({0}, options).set_(c10::Storage(storage), place.second, {kControlWords}, {1});
-}
-
 // What a failed launch with a caller's control block was; the block and its programs start afresh.
-std::string take_failure(const Tensor& control, const Use& use) {
+std::string take_failure(const Use& use) {
   std::string found;
   for (TaskBlocks* b : use.blocks) {
     const bool broken = word_of(b->counters, kCounterBroken) != 0;
-    if (broken || b == use.blocks.back()) found = failure(*b, control);
+    if (broken || b == use.blocks.back()) found = failure(*b, use.control);
     if (broken) break;
   }
   if (found.empty()) return found;
-  for (TaskBlocks* b : use.blocks) clear(*b, control);
+  for (TaskBlocks* b : use.blocks) clear(*b, use.control);
   return found;
 }
 
@@ -150,12 +144,11 @@ void check_launches(std::string_view device) {
   {
     const std::lock_guard guard(uses_lock);
     for (auto use = uses.begin(); use != uses.end();) {
-      const Tensor control = control_of(use->first, use->second);
-      if (control.defined() && control.device().type() != type) {
+      if (use->second.control.device().type() != type) {
         ++use;
         continue;
       }
-      if (control.defined()) keep(take_failure(control, use->second));
+      keep(take_failure(use->second));
       use = uses.erase(use);
     }
   }

@@ -7,8 +7,12 @@ namespace {
 
 std::string constants_of(const plan::Kernel& kernel) {
   std::string out;
+  out.reserve(8 * kernel.constants.size());
   for (const auto& [id, value] : kernel.constants) {
-    out += (out.empty() ? "" : ",") + std::to_string(id) + "=" + std::to_string(value);
+    if (!out.empty()) out += ',';
+    out += std::to_string(id);
+    out += '=';
+    out += std::to_string(value);
   }
   return out;
 }

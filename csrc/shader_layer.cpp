@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "errors.h"
@@ -74,55 +75,69 @@ plan::StateLayout state_layout(const Tensor& t) {
   return {stride_of(t, 0), stride_of(t, 1), keys_adjacent(t)};
 }
 
-using Tensors = std::map<std::string, Tensor>;  // by buffer name
+using Tensors = std::map<std::string_view, Tensor>;  // by buffer name, a literal
 
 bool has_products(const plan::Program& program) {
   return std::any_of(program.dispatches.begin(), program.dispatches.end(),
                      [](const plan::Dispatch& d) { return d.product; });
 }
 
+// One allocation, and where the buffers that nobody gave lie in it.
+struct Scratch {
+  struct Place {
+    int64_t offset = 0, bytes = 0;
+  };
+  Tensor whole;
+  std::map<std::string_view, Place> places;  // by buffer name, the program's own
+};
+
 // Makes everything ready for the programs of a call, so that nothing is refused after the first of
-// them has begun: their kernels, and one allocation for what none of `given` is.
-Tensors make_ready(const std::vector<plan::ChunkProgram>& programs, const Tensors& given,
+// them has begun: their kernels, and memory for what none of `given` is.
+Scratch make_ready(const std::vector<plan::ChunkProgram>& programs, const Tensors& given,
                    c10::Device device) {
-  std::map<std::string, uint64_t> sizes;
+  Scratch scratch;
   for (const auto& [chunk, program] : programs) {
     // A program that is all there is to encode is checked whole when it runs.
     if (programs.size() > 1 || has_products(program)) {
       runner_for(device.type())->make_ready(program);
     }
     for (const plan::Buffer& b : program.buffers) {
-      if (given.count(b.name) == 0) sizes[b.name] = std::max(sizes[b.name], b.bytes);
+      if (given.count(b.name) != 0) continue;
+      int64_t& bytes = scratch.places[b.name].bytes;
+      bytes = std::max(bytes, static_cast<int64_t>(b.bytes));
     }
   }
   int64_t end = 0;
-  std::map<std::string, std::pair<int64_t, int64_t>> places;
-  for (const auto& [name, size] : sizes) {
-    places[name] = {end, static_cast<int64_t>(size)};
-    end += static_cast<int64_t>(plan::ceil_div(size, kScratch) * kScratch);
+  for (auto& [name, place] : scratch.places) {
+    place.offset = end;
+    end += static_cast<int64_t>(plan::ceil_div(place.bytes, kScratch) * kScratch);
   }
-  const Tensor whole = at::empty({end}, at::TensorOptions().dtype(at::kByte).device(device));
-  Tensors scratch;
-  for (const auto& [name, place] : places) {
-    scratch[name] = whole.narrow(0, place.first, place.second);
-  }
+  scratch.whole = at::empty({end}, at::TensorOptions().dtype(at::kByte).device(device));
   return scratch;
 }
 
 // Runs a program over tensors by buffer name.
 class Execution {
  public:
-  Execution(const plan::Program& program, const Tensors& given, const Tensors& scratch,
+  Execution(const plan::Program& program, const Tensors& given, const Scratch& scratch,
             c10::ScalarType type, std::string_view lanes)
       : program_(program),
         runner_(*runner_for(given.at("output").device().type())),
         type_(type),
         lanes_(lanes) {
+    tensors_.reserve(program.buffers.size());
+    views_.reserve(program.buffers.size());
+    const bool products = has_products(program);  // which need tensors
+    const BufferView whole = runner_.view(scratch.whole);
     for (const plan::Buffer& b : program.buffers) {
-      const auto found = given.find(b.name);
-      tensors_.push_back(found != given.end() ? found->second : scratch.at(b.name));
-      views_.push_back(runner_.view(tensors_.back()));
-      if (found == given.end()) views_.back().bytes = b.bytes;  // not its neighbours in scratch
+      if (const auto found = given.find(b.name); found != given.end()) {
+        tensors_.push_back(found->second);
+        views_.push_back(runner_.view(found->second));
+      } else {
+        const auto [offset, bytes] = scratch.places.at(b.name);
+        tensors_.push_back(products ? scratch.whole.narrow(0, offset, bytes) : Tensor());
+        views_.push_back({whole.object, whole.offset + offset, b.bytes});
+      }
       TORCH_INTERNAL_ASSERT(views_.back().bytes >= b.bytes, b.name, " is smaller than planned");
     }
   }
@@ -360,13 +375,13 @@ Tensor run_shader_layer(const char* op, const LayerArgs& a, Variant variant, con
       {"output", output},
   };
   const auto execute = [&] {
-    const Tensors scratch = make_ready(programs, whole, hidden.device());
-    for (const auto& [chunk, program] : programs) {
-      const bool all = programs.size() == 1;
-      Execution(program, all ? whole : part_of(chunk, whole, conv, state), scratch,
-                hidden.scalar_type(), device.lanes)
-          .run(static_cast<int64_t>(chunk.batch * chunk.tokens));
-    }
+    const Scratch scratch = make_ready(programs, whole, hidden.device());
+    const auto run = [&](const plan::ChunkProgram& c, const Tensors& tensors) {
+      Execution(c.program, tensors, scratch, hidden.scalar_type(), device.lanes)
+          .run(static_cast<int64_t>(c.chunk.batch * c.chunk.tokens));
+    };
+    if (programs.size() == 1) return run(programs.front(), whole);
+    for (const plan::ChunkProgram& c : programs) run(c, part_of(c.chunk, whole, conv, state));
   };
   // An emulated kernel that faults is an error of this call. On a device it is one of a later call,
   // and nothing can be put back then.
@@ -413,7 +428,7 @@ Tensor run_packed_linear(const char* op, const Tensor& x, const Tensor& weight,
   const c10::DeviceGuard guard(x.device());
   const Tensors given{{"x", plain(x)}, {"weight", weight}, {"output", output}};
   const std::vector<plan::ChunkProgram> programs{{{}, program}};
-  const Tensors scratch = make_ready(programs, given, x.device());
+  const Scratch scratch = make_ready(programs, given, x.device());
   Execution(program, given, scratch, x.scalar_type(), lanes).run(rows);
   return output;
 }

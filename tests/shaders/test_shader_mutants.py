@@ -111,9 +111,9 @@ CONVERTED = (
     "added when the parameter is converted"
 )
 EXPLAINED = {
-    "drop-coherent@persistent.metal:27#0": CONVERTED,
-    "drop-coherent@persistent.metal:27#1": CONVERTED,
     "drop-coherent@persistent.metal:28#0": CONVERTED,
+    "drop-coherent@persistent.metal:28#1": CONVERTED,
+    "drop-coherent@persistent.metal:29#0": CONVERTED,
 }
 
 

@@ -79,12 +79,15 @@ struct Allocator final : c10::Allocator {
   void copy_data(void*, const void*, size_t) const override { refuse("copy_data"); }
 } allocator;
 
+void synchronize();
+
 // PyTorch's device has one stream; a test may say that another one is current.
 int64_t current_stream = 0;
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::MPS> {
-  c10::Stream getStream(c10::Device device) const override {
+  c10::Stream getStream(c10::Device device) const noexcept override {
     return c10::Stream(c10::Stream::UNSAFE, device, current_stream);
   }
+  void synchronizeDevice(c10::DeviceIndex) const override { synchronize(); }
 };
 C10_REGISTER_GUARD_IMPL(MPS, Guard)
 constexpr c10::DispatchKeySet keys(c10::DispatchKey::MPS);
