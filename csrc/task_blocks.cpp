@@ -29,7 +29,8 @@ std::string bytes_of(const plan::TaskProgram& p) {
 // block, see lock_blocks.
 using Key =
     std::tuple<c10::DeviceType, c10::DeviceIndex, c10::StreamId, bool, uint32_t, std::string>;
-std::map<Key, std::unique_ptr<TaskBlocks>> known;
+// Never destroyed: a device's driver may be gone by the time the process ends.
+auto& known = *new std::map<Key, std::unique_ptr<TaskBlocks>>;
 std::vector<TaskBlocks*> in_order;
 std::mutex known_lock, cpu_lock;
 
