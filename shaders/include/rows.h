@@ -32,6 +32,18 @@ inline Eight<T> eight_normed(thread const Eight<T>& x, thread const Eight<T>& w,
   return y;
 }
 
+// Adds the squares of eight values to four sums that take turns.
+template <typename T>
+inline void eight_squares(thread const Eight<T>& v, thread float (&sum)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const vec<T, 2> p = eight_pair<T>(v, j);
+    const int i = 2 * (j & 1);
+    sum[i] = fma(float(p.x), float(p.x), sum[i]);
+    sum[i + 1] = fma(float(p.y), float(p.y), sum[i + 1]);
+  }
+}
+
 // Sum of squares of segment s of a row; x: the row from this lane's first eight values on. U steps
 // are asked for together, the last one again where there are fewer.
 template <typename T, int U, typename P>
@@ -45,14 +57,7 @@ inline float segment_squares(P x, uint steps, uint s) {
       v[u] = eight_load<T>(x + min(step + u, last - 1) * 4 * (sizeof(T) / 2));
 #pragma unroll
     for (uint u = 0; u < uint(U); ++u) {
-      if (step + u >= last) break;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const vec<T, 2> p = eight_pair<T>(v[u], j);
-        const int i = 2 * (j & 1);
-        sum[i] = fma(float(p.x), float(p.x), sum[i]);
-        sum[i + 1] = fma(float(p.y), float(p.y), sum[i + 1]);
-      }
+      if (step + u < last) eight_squares(v[u], sum);
     }
   }
   return pairs_sum(tree<4>(sum));

@@ -35,7 +35,8 @@ def kernels() -> list[cuda_kernels.Kernel]:
 
 def test_what_both_variants_need(kernels) -> None:
     families = {family for family, _, _ in kernels}
-    assert families == {"projection", "conv", "qk_gates", "rule", "gated_norm", "core"}
+    middle = {"conv", "qk_gates", "rule", "gated_norm", "core"}
+    assert families == {"rms_norm", "projection", *middle}
     arguments, keywords = plan.meta_layer(
         batch=1, tokens=8, dtype=BF16, weight_format="tiles16-nvidia", **SHAPE
     )
