@@ -93,7 +93,8 @@ class Alone:
             else:
                 data = self.memory[program.buffers[a.buffer].name]
                 arguments.append(memoryview(data[a.offset :]))
-        arguments += [memoryview(bytearray(16)) for _ in ("times", "waits")]  # an instrumented build's
+        # What an instrumented build would write.
+        arguments += [memoryview(bytearray(16)) for _ in ("times", "waits")]
         constants = ",".join(f"{i}={v}" for i, v in d.constants.items())
         kernel = host_kernels.kernel(d.family, d.kernel, constants, checked=True)
         self.counted = kernel(1, d.threads, arguments).buffers
