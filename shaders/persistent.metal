@@ -131,7 +131,10 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
     const bool left = has_left(launch);  // asked before the barrier: the next task may set it
     if (tid == 0) mem.ticket[turn] = last || left ? args.tasks : next;
     threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
-    if (kTimes && tid == 0) times[task].over = ticks(launch.times);
+    if (kTimes) {  // before any of the signals, which this SIMD group gives
+      if (tid == 0) times[task].over = ticks(launch.times);
+      simdgroup_barrier(mem_flags::mem_none);
+    }
     const uint signals = left ? 0 : records[task].signals;
     if (tid < signals) publish(launch, records[task].first_signal + tid);
     simdgroup_barrier(mem_flags::mem_none);  // a lane must not wait for one of its own SIMD group

@@ -9,8 +9,8 @@
 namespace tmf::cpu {
 namespace {
 
-constexpr int64_t kBlock = 16;       // rows of an item: whole vectors in every instruction set
-constexpr int64_t kGrain = 1 << 16;  // weights that are worth waking a thread
+constexpr int64_t kBlock = 16;  // rows of an item: whole vectors in every instruction set
+constexpr int64_t kWeightGrain = 1 << 16;  // weights that are worth waking a thread
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void linear_row(const at::Tensor& x, at::TensorList weights, at::TensorList outs
   const int64_t inputs = x.size(-1);
   int64_t blocks = 0;
   for (const at::Tensor& w : weights) blocks += (w.size(0) + kBlock - 1) / kBlock;
-  const int64_t grain = kGrain / (kBlock * inputs) + 1;
+  const int64_t grain = kWeightGrain / (kBlock * inputs) + 1;
   at::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
     int64_t before = 0;  // blocks of the weights so far
     for (size_t i = 0; i < weights.size() && before < end; ++i) {

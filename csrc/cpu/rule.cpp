@@ -10,7 +10,8 @@
 namespace tmf::cpu {
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;  // state elements times tokens that are worth waking a thread
+constexpr int64_t kRuleGrain =
+    1 << 16;  // state elements times tokens that are worth waking a thread
 
 bool is_head_dim(int64_t dim) { return dim == 32 || dim == 64 || dim == 128 || dim == 256; }
 
@@ -69,7 +70,7 @@ void gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   const int64_t blocks = args.Hv / args.Hk * (args.Dv / kernels.rule_columns);
   const int64_t parts = parts_of(blocks, batch * key_heads), step = blocks / parts;
   const int64_t scratch = kernels.rule_scratch(args, step);
-  const int64_t grain = kGrain / (step * kernels.rule_columns * args.Dk * length + 1) + 1;
+  const int64_t grain = kRuleGrain / (step * kernels.rule_columns * args.Dk * length + 1) + 1;
   at::parallel_for(0, batch * key_heads * parts, grain, [&](int64_t begin, int64_t end) {
     float* memory = thread_scratch(scratch);
     for (int64_t i = begin; i < end; ++i) {

@@ -12,7 +12,7 @@ namespace tmf::plan {
 
 struct Geometry {
   std::string tile;          // of the projections, see shaders/README.md
-  std::string deep;          // of those whose segments of K have 8 or 16 steps; empty: tile
+  std::string deep{};        // of those whose segments of K have 8 or 16 steps; empty: tile
   uint32_t groups_per_core;  // threadgroups of a normalising projection; 0: one for each NT tiles
   std::string rule, core;
   bool own_norm = false;          // the row norm is a dispatch of its own
