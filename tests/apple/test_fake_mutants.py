@@ -16,8 +16,8 @@ def test_mutant_is_caught(device, mutant: Mutant) -> None:
     said = []
     try:
         mutant.scenario(device)
-    except (RuntimeError, AssertionError) as error:
-        said.append(str(error))
+    except (RuntimeError, AssertionError, MemoryError) as error:
+        said.append(str(error))  # whatever the mistake leads to; the faults say what it was
     finally:
         device.reset()
     said += device.faults()
