@@ -5,8 +5,10 @@ namespace tmf {
 void encode(const plan::Program& program, const std::vector<BufferView>& buffers,
             Encoder& encoder) {
   for (const plan::Dispatch& dispatch : program.dispatches) {
-    if (dispatch.barrier_before) {
-      program.overlap ? encoder.overlapping_barrier() : encoder.barrier();
+    if (dispatch.barrier_before && program.overlap) {
+      encoder.overlapping_barrier();
+    } else if (dispatch.barrier_before) {
+      encoder.barrier();
     }
     encoder.set_kernel(dispatch.kernel);
     for (const plan::Argument& argument : dispatch.arguments) {
