@@ -95,10 +95,12 @@ def test_a_fresh_cache_holds_the_states_and_generation_goes_on(model):
         ours, theirs = (
             model(prompt(tokens=1), **{CACHE: cache}).logits for cache in caches
         )  # in place, on tensors that came out of a graph
-    assert torch.equal(ours, theirs)
+    # Not bit for bit: where a gradient may flow, the reordered rows of Qwen3-Next are four products
+    # of aten's instead of one, which some processors' libraries compute in another order.
+    torch.testing.assert_close(ours, theirs)
     mine, other = (cache.layers[0] for cache in caches)
-    assert torch.equal(mine.recurrent_states[0], other.recurrent_states[0])
-    assert torch.equal(mine.conv_states[0], other.conv_states[0])
+    torch.testing.assert_close(mine.recurrent_states[0], other.recurrent_states[0])
+    torch.testing.assert_close(mine.conv_states[0], other.conv_states[0])
 
 
 def test_a_cache_with_a_past_is_the_originals(model):
