@@ -4,18 +4,23 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdlib>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "errors.h"
+#include "packed_weight.h"
 #include "plan/call.h"
 
 namespace tmf {
 namespace {
 
 struct Row {
-  std::string_view device;  // cpu, cuda, or how the name of an Apple chip begins; empty: any other
-  int64_t most_rows;        // tokens of all sequences; 0: any
+  // cpu, cuda, any, or how the name of an Apple chip begins; empty: every Apple chip
+  std::string_view device;
+  int64_t most_rows;  // tokens of all sequences; 0: any
   Variant variant;
   std::string_view receipt;  // in benchmarks/results, of a run on that device
   std::string_view reason;
@@ -39,8 +44,39 @@ constexpr bool ours_have_receipts() {
 }
 static_assert(ours_have_receipts());
 
+constexpr std::string_view kEverywhere = "any";
+constexpr const char* kAnyFormat = "any";  // the weights would be had in the format it takes
+
+// TMF_AUTO's row, and the table.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = [] {
+    std::vector<Row> found(kTable.begin(), kTable.end());
+    const char* wanted = std::getenv("TMF_AUTO");
+    if (wanted != nullptr && *wanted != '\0') {
+      const Variant variant = parse_variant("TMF_AUTO", wanted);
+      if (variant != Variant::automatic) {
+        found.insert(found.begin(), Row{kEverywhere, 0, variant, "", "TMF_AUTO asks for it"});
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
+std::atomic<bool> persistent_failed = false;
+
+// What a row's variant is by now.
+Variant current(Variant variant) {
+  const bool persistent = variant == Variant::hybrid || variant == Variant::mega;
+  if (!persistent || !persistent_failed) return variant;
+  TORCH_WARN_ONCE("mps_fusion: variant 'auto' runs 'packed' instead of '", name_of(variant),
+                  "' from now on: a persistent launch of this process failed");
+  return Variant::packed;
+}
+
 bool fits(const Row& row, const Capability& c, const plan::DeviceSpec& device) {
   if (row.most_rows != 0 && c.rows > row.most_rows) return false;
+  if (row.device == kEverywhere) return true;
   if (c.device == c10::kCPU || c.device == c10::kCUDA) {
     return row.device == (c.device == c10::kCPU ? "cpu" : "cuda");
   }
@@ -57,7 +93,7 @@ std::tuple<std::string, std::string> choice(std::string_view device_type, std::s
                        head_k_dim,
                        head_v_dim,
                        conv_width,
-                       "rows",
+                       kAnyFormat,
                        hidden_size,
                        rows};
     const Choice found = choose(c, plan::parse_device(device));
@@ -69,12 +105,19 @@ std::tuple<std::string, std::string> choice(std::string_view device_type, std::s
 
 }  // namespace
 
+void avoid_persistent() { persistent_failed = true; }
+
 Choice choose(const Capability& capability, const plan::DeviceSpec& device) {
   std::string refused;
-  for (const Row& row : kTable) {
+  for (const Row& row : rows()) {
     if (!fits(row, capability, device)) continue;
-    const std::string why_not = why_unsupported(row.variant, capability);
-    if (why_not.empty()) return {row.variant, refused + std::string(row.reason)};
+    const Variant variant = current(row.variant);
+    Capability asked = capability;
+    if (capability.weight_format == kAnyFormat) {
+      asked.weight_format = runs_shaders(variant) ? packed_format(device.lanes) : "rows";
+    }
+    const std::string why_not = why_unsupported(variant, asked);
+    if (why_not.empty()) return {variant, refused + std::string(row.reason)};
     refused = why_not + "; ";
   }
   return {Variant::stock, refused + "stock runs everywhere"};
@@ -82,7 +125,7 @@ Choice choose(const Capability& capability, const plan::DeviceSpec& device) {
 
 std::string choices() {
   std::ostringstream out;
-  for (const Row& r : kTable) {
+  for (const Row& r : rows()) {
     out << r.device << '\t' << r.most_rows << '\t' << name_of(r.variant) << '\t' << r.receipt
         << '\t' << r.reason << '\n';
   }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_mps_fusion import _C, packing  # noqa: F401 (_C registers the ops)
-from torch_mps_fusion import device as devices
+from torch_mps_fusion.models.choice import PERSISTENT, format_for, variant_for
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device
 from torch_mps_fusion.models.names import (
@@ -21,10 +21,6 @@ from torch_mps_fusion.models.operands import OPERANDS, join
 from torch_mps_fusion.models.packed_module import ROWS, PackedProjections
 from torch_mps_fusion.models.random_weights import random_weights
 from torch_mps_fusion.state import GDNState
-
-PERSISTENT = ("hybrid", "mega")
-SHADER_VARIANTS = ("packed", "core", *PERSISTENT)
-
 
 class Weight(nn.Module):
     """Holds one tensor, so that its name ends in ``.weight`` as in the checkpoint."""
@@ -163,6 +159,8 @@ class GatedDeltaNet(PackedProjections):
         if state is not None and not isinstance(state, GDNState):
             raise TypeError(f"state must be a GDNState or None, got {type(state).__name__}")
         config = self.config
+        dims = config.head_k_dim, config.head_v_dim, config.conv_kernel_size
+        variant = variant_for(variant, x, *dims)
         weight_format = format_for(variant, x.device)
         in_proj, out_proj = self.projections(weight_format)
         weights = (
@@ -182,11 +180,11 @@ class GatedDeltaNet(PackedProjections):
             "head_map": "block",
             "weight_format": weight_format,
             "eps": config.rms_norm_eps,
-            "variant": variant_for(variant, x.shape[0] * x.shape[1], x.device),
+            "variant": variant,
         }
         if state is None:
             return torch.ops.mps_fusion.gdn_layer(x, *weights, mask=mask, **keywords)[0]
-        slots = state.slots() if keywords["variant"] in PERSISTENT else None
+        slots = state.slots() if variant in PERSISTENT else None
         if slots is not None:
             return torch.ops.mps_fusion.gdn_layer_slots_(x, *slots, *weights, mask=mask, **keywords)
         return torch.ops.mps_fusion.gdn_layer_(
@@ -200,25 +198,6 @@ class GatedDeltaNet(PackedProjections):
             f"value heads {c.num_v_heads} x {c.head_v_dim}, conv {c.conv_kernel_size}, "
             f"input norm {self.input_norm_weight is not None}, {self.dtype}, {self.device}"
         )
-
-
-def variant_for(variant: str, rows: int, device: torch.device) -> str:
-    """What a module runs: ``core`` where a persistent variant would have too many rows."""
-    if variant in PERSISTENT and rows > _row_threshold(device.type):
-        return "core"
-    return variant
-
-
-@torch.compiler.assume_constant_result
-def _row_threshold(device_type: str) -> int:
-    return devices.current(device_type).row_threshold
-
-
-def format_for(variant: str, device: torch.device) -> str:
-    """The weight_format that a variant reads on a device; an unknown variant reads rows."""
-    if variant not in SHADER_VARIANTS:
-        return ROWS
-    return packing.format_name("nvidia" if device.type == "cuda" else "apple")
 
 
 def _check_weights(config: GDNConfig, weights: Mapping[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from . import device as devices
 from . import reference
 from .explain import SHADER_VARIANTS, Call, plan_call
 from .models import KNOWN_SHAPES, GatedDeltaNet, GDNConfig, write_model
-from .models.layer import format_for, variant_for
+from .models.choice import for_rows, format_for
 from .ops import VARIANTS, supports
 from .state import GDNState
 from .tolerances import error, tolerance
@@ -157,7 +157,7 @@ def plan_of(layer: GatedDeltaNet, tokens: int, variant: str) -> Call | None:
     return plan_call(
         layer.config,
         layer.dtype,
-        variant=variant_for(variant, tokens, layer.device),
+        variant=for_rows(variant, tokens, layer.device.type),
         device=spec.name,
         tokens=tokens,
         input_norm=norm,

@@ -10,7 +10,7 @@ import time
 import torch
 
 from . import cuda_kernels
-from .models.layer import format_for
+from .models.choice import format_for
 from .ops import VARIANTS, supports
 
 OPTIONAL = {

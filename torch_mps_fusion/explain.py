@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from . import device as devices
+from .models.choice import PERSISTENT, SHADER_VARIANTS
 from .models.config import KNOWN_SHAPES, UNVERIFIED_SHAPES, GDNConfig
 from .plan import Dispatch, Program, chunks, meta_layer, plan_layer
 from .timeline import busy_line, draw, spans, stage_table, text_picture
 
-PERSISTENT = ("hybrid", "mega")
-SHADER_VARIANTS = ("packed", "core", *PERSISTENT)
 # Cost of a dispatch boundary in microseconds, lowest and highest of the published measurements on
 # M3 Pro and M5 Pro (Lithos); other chips are unverified.
 BOUNDARY_US = (1.4, 2.7)

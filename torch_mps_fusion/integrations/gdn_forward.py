@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_mps_fusion.integrations.fallback import needs_gradient, warn_once, why_original
 from torch_mps_fusion.integrations.gdn_operands import operands
-from torch_mps_fusion.models.layer import format_for, variant_for
+from torch_mps_fusion.models.choice import format_for, variant_for
 
 _MODELS = itertools.count()
 
@@ -54,6 +54,8 @@ def run(
     keywords: dict[str, Any],
 ) -> Tensor:
     """One call of a fused layer: the op's, or the original's with a warning."""
+    dims = module.head_k_dim, module.head_v_dim, module.conv_kernel_size
+    variant = variant_for(variant, hidden, *dims)
     weight_format = format_for(variant, hidden.device)
     reason = why_original(module, variant, weight_format, hidden, cache, mask, keywords)
     if reason is not None:
@@ -80,7 +82,7 @@ def run(
         "head_map": "block",
         "weight_format": weight_format,
         "eps": children["norm"].variance_epsilon,
-        "variant": variant_for(variant, hidden.shape[0] * hidden.shape[1], hidden.device),
+        "variant": variant,
     }
     if cache is None:
         return torch.ops.mps_fusion.gdn_layer(hidden, *weights, **geometry)[0]

@@ -35,7 +35,7 @@ from torch_mps_fusion.integrations.fallback import (
 from torch_mps_fusion.integrations.gdn_forward import layer_class
 from torch_mps_fusion.integrations.gdn_operands import drop_copies
 from torch_mps_fusion.integrations.packed_linear import PackedLinear
-from torch_mps_fusion.models.layer import format_for
+from torch_mps_fusion.models.choice import format_for
 from torch_mps_fusion.ops import VARIANTS
 
 __all__ = ["FallbackWarning", "fuse", "fused_layers", "kernel_mapping", "unfuse"]
