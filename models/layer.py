@@ -22,6 +22,7 @@ from torch_mps_fusion.models.packed_module import ROWS, PackedProjections
 from torch_mps_fusion.models.random_weights import random_weights
 from torch_mps_fusion.state import GDNState
 
+
 class Weight(nn.Module):
     """Holds one tensor, so that its name ends in ``.weight`` as in the checkpoint."""
 
