@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from torch_mps_fusion import plan
 
-IN, HEAD, CONV, OUT = plan.TASK_STAGES
+IN, HEAD, CONV, OUT, _ = plan.TASK_STAGES  # bytes from the convolution to the gated norm: HEAD
 COMMIT, COORDINATION, ARGUMENTS = "commit", "coordination", "arguments"
 STAGES = (*plan.TASK_STAGES, COMMIT, COORDINATION, ARGUMENTS)
 NOUGHT = {"requested": 0, "distinct": 0, "written": 0}

@@ -7,7 +7,6 @@
 // Who: a value head of a sequence belongs to one threadgroup; nothing waits for another one.
 #include "include/core.h"
 #include "include/kernel.h"
-#include "include/overlap.h"
 
 template <typename T, int DK, int DV, int RPL>
 [[kernel, max_total_threads_per_threadgroup(8 * DV / RPL)]] void core(
@@ -30,7 +29,7 @@ template <typename T, int DK, int DV, int RPL>
   in.state_in = state_in;
   in.state_out = state_out;
   in.mask = mask;
-  core_task<T, DK, DV, RPL, Apart>(args, in, tg.x, tg.y, Y, G, mem, tid, sg, lane, Inputs());
+  core_task<T, DK, DV, RPL>(args, in, tg.x, tg.y, Y, G, mem, tid, sg, lane);
 }
 
 #define TMF_FOR_DIMS(dk, dv)                                          \

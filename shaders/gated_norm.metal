@@ -5,7 +5,6 @@
 // Who: a head of a token belongs to one SIMD group, each lane reads before it writes.
 #include "include/gated_norm.h"
 #include "include/kernel.h"
-#include "include/middle.h"
 #include "include/overlap.h"
 
 template <typename T, int DK, int DV>
@@ -17,21 +16,9 @@ template <typename T, int DK, int DV>
     uint lane [[thread_index_in_simdgroup]]) {
   next_may_start();
   inputs_ready();
-  constexpr int N = DV / 32;
-  typedef device const typename Run<T, N>::type* InRun;
   const uint i = tg.x * 8 + sg, t = args.first + i / args.v_heads, h = i % args.v_heads;
   if (i >= args.count * args.v_heads) return;
-  const ulong row = ulong(tg.y) * args.tokens + t, at = (row * args.v_heads + h) * DV;
-  device T* out = G + at + lane * N;
-  if (!live(args, mask, tg.y, t)) {
-    gated_norm_masked<T, N>(out);
-    return;
-  }
-  float o[N], z[N], w[N];
-  widen(o, ((InRun)(O + at))[lane]);
-  widen(z, ((InRun)(Y + row * args.y_stride + columns_of<DK, DV>(args).z + h * DV))[lane]);
-  widen(w, ((InRun)norm_weight)[lane]);
-  gated_norm<T, N>(o, z, w, args.eps, out);
+  gated_norm_token<T, DK, DV, Apart>(args, h, tg.y, t, O, Y, norm_weight, mask, G, lane);
 }
 
 #define TMF_FOR_DIMS(dk, dv) \

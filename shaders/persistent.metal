@@ -3,13 +3,13 @@
 //   W_in, X [R][k] on 16 bytes, input_norm_weight [k] (if kNorm): as in projection.metal, if
 //   kInProjection; W_out; residual [R][H] if kResidual; output [R][H]
 //   conv_weight .. mask: as in core.metal; conv_out is written whole and is not conv_in
-//   Y [R][y_stride], G [R][Hv][Dv]: cross threadgroups; without kInProjection Y is given
+//   Y [R][y_stride], G and O [R][Hv][Dv]: cross threadgroups; without kInProjection Y is given
 //   records, edges: the program; counters: its block; control: the block of the state or call
 //   times [tasks], waits [tasks][8]: what the instrumented build notes (include/times.h)
 //   kSlots: conv_in is conv_out and state_in is state_out, two slots each; the committed one is
 //   read, the other one written and then committed
 // Launch: 256 threads; grid (workers), any number; with kTimes one threadgroup more, the first. At
-// most 32 rows. Threadgroup memory: 64 (Dk + Dv) + 4 Dv + 256 (16 NT + 5) + 1200 bytes.
+// most 32 rows. Threadgroup memory: 64 Dk + 256 (16 NT + 5) + 2224 bytes.
 // Who: a task belongs to the worker that drew its ticket; what a task writes nobody else does.
 // A launch that fails leaves outputs undefined, the committed states whole and kControlStatus set.
 // metal_host: msl 3.2
@@ -27,25 +27,24 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
     device const T* norm_weight [[buffer(10)]], device const float* state_in [[buffer(11)]],
     device float* state_out [[buffer(12)]], device const uchar* mask [[buffer(13)]],
     coherent(device) device T* Y [[buffer(14)]], coherent(device) device T* G [[buffer(15)]],
-    coherent(device) device T* output [[buffer(16)]],
-    device const TaskRecord* records [[buffer(17)]], device const TaskEdge* edges [[buffer(18)]],
-    device atomic_uint* counters [[buffer(19)]], device atomic_uint* control [[buffer(20)]],
-    constant ProjectionArgs& in_args [[buffer(21)]],
-    constant ProjectionArgs& out_args [[buffer(22)]], constant GdnArgs& gdn [[buffer(23)]],
-    constant TaskArgs& args [[buffer(24)]],
-    device TaskTime* times [[buffer(25), function_constant(kTimes)]],
-    device TaskWait* waits [[buffer(26), function_constant(kTimes)]],
+    coherent(device) device T* O [[buffer(16)]], coherent(device) device T* output [[buffer(17)]],
+    device const TaskRecord* records [[buffer(18)]], device const TaskEdge* edges [[buffer(19)]],
+    device atomic_uint* counters [[buffer(20)]], device atomic_uint* control [[buffer(21)]],
+    constant ProjectionArgs& in_args [[buffer(22)]],
+    constant ProjectionArgs& out_args [[buffer(23)]], constant GdnArgs& gdn [[buffer(24)]],
+    constant TaskArgs& args [[buffer(25)]],
+    device TaskTime* times [[buffer(26), function_constant(kTimes)]],
+    device TaskWait* waits [[buffer(27), function_constant(kTimes)]],
     uint group [[threadgroup_position_in_grid]], uint groups [[threadgroups_per_grid]],
     uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int RPL = DV / 32;
   const uint workers = kTimes ? groups - 1 : groups;
   if (kTimes && group == 0) {
     if (tid == 0) count_ticks(counters, workers);
     return;
   }
   typedef coherent(device) device const uint4* Words;
-  threadgroup WorkerMemory<DK, DV, NT> mem;
+  threadgroup WorkerMemory<DK, NT> mem;
   inputs_ready();
   Launch launch;
   launch.counters = counters;
@@ -115,7 +114,9 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
                                         mem.projection, tid, sg, lane, Nothing());
       }
     } else if (stage == kTaskHead) {
-      core_task<T, DK, DV, RPL, Across>(gdn, in, tile, part, Y, G, mem.head, tid, sg, lane, whole);
+      head_task<T, DK, DV>(gdn, in, tile, part, Y, O, mem.head, tid, sg, lane, whole);
+    } else if (stage == kTaskGatedNorm) {
+      if (wait_for(whole, 0)) gated_norm_task<T, DK, DV>(gdn, in, tile, part, O, Y, G, sg, lane);
     } else if (stage == kTaskConvState) {
       if (wait_for(whole, 0)) conv_state_task<T>(gdn, in, conv_to, Y, tile, part, tid);
     } else if (stage == kTaskOutProj) {

@@ -11,6 +11,7 @@ from test_persistent_variants import PERSISTENT, Call, geometry, planned
 
 from torch_mps_fusion import host_kernels, instrumented, shaders
 from torch_mps_fusion.metal_host import ptx, source
+from torch_mps_fusion.plan import TASK_STAGES
 
 BF16 = torch.bfloat16
 WORKERS = ";workers=4"
@@ -137,7 +138,7 @@ def test_the_table_of_waits():
     call = Call(Setting(BLOCK, masked=True), BF16, 1, 3)
     _, found, _ = run(call, "mega", **WAY)
     header, *lines = found.wait_table()
-    assert [line[0] for line in lines] == ["in_proj", "head", "conv_state", "out_proj"]
+    assert [line[0] for line in lines] == list(TASK_STAGES)
     columns = [dict(zip(header, line, strict=True)) for line in lines]
     assert columns[0]["ticks"] == "0" and columns[0]["longest for"] == ""
     assert float(columns[3]["ticks"]) > 0 and columns[3]["longest for"].startswith("counter ")

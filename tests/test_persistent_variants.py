@@ -159,14 +159,18 @@ def test_bytes(rows):
         assert states["state_in"].written == states["state_out"].read == 0
         written = of(variant, "persistent", "conv_out").written
         assert written == of("packed", "projection", "conv_out").written
-        # what `core` reads and writes between the projections, nothing else
-        for name, family, other in (("Y", "core", "Y"), ("G", "core", "G")):
-            mine, theirs = of(variant, "persistent", name), of("core", family, other)
-            out = of("core", "projection", "X" if name == "G" else "gdn_y")
-            made = of("core", "projection", "Y", 0).written
-            assert mine.read == theirs.read + out.read
-            wanted = made if (name, variant) == ("Y", "mega") else 0
-            assert mine.written == theirs.written + wanted
+        # Y and G as in `core`, but that parts of a head each read its q, k and gates; and O between
+        # the rule and the gated norm
+        y, g, o = (of(variant, "persistent", name) for name in ("Y", "G", "O"))
+        parts = RAGGED.head_v_dim // 32
+        core = of("core", "core", "Y")
+        fewest = core.read + of("core", "projection", "gdn_y").read
+        assert y.read_distinct == core.read_distinct
+        assert fewest <= y.read <= fewest + (parts - 1) * core.read
+        made = of("core", "projection", "Y", 0).written
+        assert y.written == (made if variant == "mega" else 0)
+        assert g.read == of("core", "projection", "X").read
+        assert g.written == of("core", "core", "G").written == o.written == o.read
         # what is added: tables, counters, spins
         result = moved[variant][-1][1]
         program = planned(call, variant)

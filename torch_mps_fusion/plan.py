@@ -16,7 +16,7 @@ import torch
 from . import _C  # noqa: F401  (its import registers the ops)
 
 ROLES = ("weight", "state", "activation", "scratch", "control", "unused")
-TASK_STAGES = ("in_proj", "head", "conv_state", "out_proj")
+TASK_STAGES = ("in_proj", "head", "conv_state", "out_proj", "gated_norm")
 
 
 @dataclass

@@ -13,8 +13,10 @@ from typing import Any
 
 from .plan import TASK_STAGES, Tasks
 
-LETTERS = dict(zip(TASK_STAGES, "ihco", strict=True))
-COLORS = dict(zip(TASK_STAGES, ("#4c78a8", "#e45756", "#72b7b2", "#f2a93b"), strict=True))
+LETTERS = dict(zip(TASK_STAGES, "ihcog", strict=True))
+COLORS = dict(
+    zip(TASK_STAGES, ("#4c78a8", "#e45756", "#72b7b2", "#f2a93b", "#54a24b"), strict=True)
+)
 COLUMNS = 96  # characters of a line of text
 LINES = 16  # workers that the text shows, at most
 

@@ -151,7 +151,7 @@ class Seen {
                           also(write(conv_out(g)), t.conv_slot * es)};
     all.insert(all.end(), needs.begin() + 3, needs.begin() + 9);
     all.push_back(whole ? write(y_bytes) : read(y_bytes));
-    all.push_back(needs[9]);
+    all.insert(all.end(), 2, needs[9]);
     all.push_back(write(rows_of(out.rows, out.y_stride, out.n)));
     all.push_back(read(uint64_t{t.tasks} * sizeof(TaskRecord)));
     all.push_back(read(tasks.edge_bytes()));
@@ -236,9 +236,9 @@ std::optional<std::vector<Need>> needs_of(const Dispatch& d) {
     return std::nullopt;
   }
   if (family == "persistent") {
-    const auto in = seen.arguments<ProjectionArgs>(21), out = seen.arguments<ProjectionArgs>(22);
-    const auto g = seen.arguments<GdnArgs>(23);
-    const auto t = seen.arguments<TaskArgs>(24);
+    const auto in = seen.arguments<ProjectionArgs>(22), out = seen.arguments<ProjectionArgs>(23);
+    const auto g = seen.arguments<GdnArgs>(24);
+    const auto t = seen.arguments<TaskArgs>(25);
     if (in && out && g && t && d.tasks) return seen.persistent(*in, *out, *g, *t);
     return std::nullopt;
   }

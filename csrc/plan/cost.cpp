@@ -48,9 +48,9 @@ double rule_cycles(const LayerCall& call, const Geometry& geometry, uint64_t tok
   return static_cast<double>(tokens) * columns * kRule * keys / kSchedulers;
 }
 
-double core_cycles(const LayerCall& call, uint64_t tokens) {
+double core_cycles(const LayerCall& call, uint64_t tokens, uint64_t columns) {
   const double keys = static_cast<double>(call.head_k_dim);
-  const double values = static_cast<double>(call.head_v_dim);
+  const double values = static_cast<double>(columns);
   const double rule = values * kRule * keys / 128;
   const double rest = ((2 * keys + values) * kConv + (2 * keys + values) * kHeadNorm) / kLanes;
   return static_cast<double>(tokens) * (rule + rest) / kSchedulers;
@@ -72,7 +72,7 @@ double middle_estimate_us(const LayerCall& c, const DeviceSpec& device, const Ge
                          8 * c.v_heads + c.head_v_dim * io + rows;
   if (fused) {
     const uint64_t bytes = (rows * c.in_features() + values) * io + state + small;
-    return estimate_us(device, bytes, batch * c.v_heads, core_cycles(c, tokens));
+    return estimate_us(device, bytes, batch * c.v_heads, core_cycles(c, tokens, c.head_v_dim));
   }
   const uint64_t slices = c.head_v_dim / (16 * tile_number(geometry.rule, 'r'));
   const uint64_t scalars = rows * (4 * c.k_heads + 8 * c.v_heads);

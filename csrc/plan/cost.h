@@ -25,7 +25,7 @@ double row_norm_cycles(uint64_t k);
 double conv_cycles();
 double head_cycles(uint64_t elements);  // norms over heads: eight heads of so many elements
 double rule_cycles(const LayerCall& call, const Geometry& geometry, uint64_t tokens);
-double core_cycles(const LayerCall& call, uint64_t tokens);
+double core_cycles(const LayerCall& call, uint64_t tokens, uint64_t columns);
 
 double estimate_us(const DeviceSpec& device, uint64_t bytes, uint64_t threadgroups, double cycles);
 

@@ -127,7 +127,7 @@ class Middle {
         .arguments(args_)
         .launch({c_.v_heads, batch_}, threads,
                 64 * (c_.head_k_dim + c_.head_v_dim) + 4 * c_.head_v_dim + 128,
-                core_cycles(c_, count_));
+                core_cycles(c_, count_, c_.head_v_dim));
   }
 
  private:

@@ -6,8 +6,9 @@
 namespace tmf::plan {
 namespace {
 
-constexpr uint32_t kStages = 4;
-constexpr std::array<const char*, kStages> kStageNames{"in_proj", "head", "conv_state", "out_proj"};
+constexpr uint32_t kStages = 5;
+constexpr std::array<const char*, kStages> kStageNames{"in_proj", "head", "conv_state", "out_proj",
+                                                       "gated_norm"};
 
 std::string text(uint64_t n) { return std::to_string(n); }
 std::string counter(uint64_t c) { return "counter " + text(c); }

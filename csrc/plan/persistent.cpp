@@ -26,7 +26,7 @@ ProjectionArgs projection_args(const LayerCall& c, uint64_t n, uint64_t k, uint6
 
 // Memory of a worker: that of a head and that of a projection task, side by side.
 uint64_t worker_memory(const LayerCall& c, uint32_t nt) {
-  const uint64_t head = 64 * (c.head_k_dim + c.head_v_dim) + 4 * c.head_v_dim + 128;
+  const uint64_t head = 64 * c.head_k_dim + 32 * kHeadColumns + 128;
   const uint64_t projection = kSegments * 8 * (16 * nt + 4 + 1) * 4;
   return head + projection + 4 * kSegments * 8 * 4 + 48;
 }
@@ -39,7 +39,8 @@ double all_cycles(const LayerCall& c, const Persistent& p, uint32_t nt) {
            projection_cycles(k, 1, nt, norm, c.rows());
   };
   const double in = p.in_proj ? projection(c.hidden, c.in_features(), p.norm.buffer >= 0) : 0;
-  return in + static_cast<double>(c.batch * c.v_heads) * core_cycles(c, c.tokens) +
+  const uint64_t parts = c.batch * c.v_heads * (c.head_v_dim / kHeadColumns);
+  return in + static_cast<double>(parts) * core_cycles(c, c.tokens, kHeadColumns) +
          projection(c.value_dim(), c.hidden, false);
 }
 
@@ -114,6 +115,7 @@ void add_persistent(Builder& builder, const LayerCall& c, const DeviceSpec& devi
     builder.read(b.y, y + entry * fresh);
   }
   builder.made_inside(b.g, g, g)
+      .made_inside({builder.scratch("O", g), 0, g}, g, g)
       .write(p.output, rows * c.hidden * es)
       .read({records.buffer, 0, tasks.record_bytes()}, tasks.record_bytes())
       .read(edges, tasks.edge_bytes())

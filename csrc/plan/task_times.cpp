@@ -23,7 +23,11 @@ Load load_of(const TaskRecord& r, const LayerCall& c, uint32_t nt) {
     case kTaskInProj:
       return projection(c.hidden);
     case kTaskHead:
-      return {c.state_in ? 4 * c.head_k_dim * c.head_v_dim : 0, core_cycles(c, c.tokens)};
+      return {c.state_in ? 4 * c.head_k_dim * kHeadColumns : 0,
+              core_cycles(c, c.tokens, kHeadColumns)};
+    case kTaskGatedNorm:
+      return {2 * c.tokens * c.head_v_dim * es,
+              static_cast<double>(ceil_div(c.tokens, 8)) * head_cycles(c.head_v_dim)};
     case kTaskConvState:
       return {c.conv_in ? entries * (c.conv_width - std::min(c.tokens, c.conv_width)) * es : 0, 0};
     default:

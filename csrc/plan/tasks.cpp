@@ -12,16 +12,15 @@ class Tasks {
   Tasks(const LayerCall& call, uint32_t nt, uint32_t workers, bool in_proj)
       : c_(call), nt_(nt), in_proj_(in_proj), passes_(ceil_div(call.rows(), kPassRows)) {
     program_.workers = workers;
-    program_.counters = u32(((in_proj ? groups() : 0) + kSegments) * passes_);
+    program_.counters = u32(rules_done(call.v_heads, 0));
   }
 
   TaskProgram run() {
     if (in_proj_) inputs();
-    for (; next_head_ < heads_.size(); ++next_head_) head(heads_[next_head_].head);
-    if (!in_proj_) {
-      for (uint64_t h = 0; h < c_.v_heads; ++h) head(h);
-    }
+    for (uint64_t h = 0; h < c_.v_heads && !in_proj_; ++h) due_.push_back({kTaskHead, h, 0});
+    while (heads_left_ > 0) next_due();
     conv_state();
+    while (next_due_ < due_.size()) next_due();
     outputs();
     program_.workers = std::min(program_.workers, u32(program_.records.size()));
     return std::move(program_);
@@ -46,6 +45,12 @@ class Tasks {
   uint64_t heads_done(uint64_t segment, uint64_t pass) const {
     return ((in_proj_ ? groups() : 0) + segment) * passes_ + pass;
   }
+
+  // The last counters: behind the rule of all columns of a head.
+  uint64_t rules_done(uint64_t h, uint64_t sequence) const {
+    return heads_done(kSegments, 0) + h * c_.batch + sequence;
+  }
+  uint64_t parts() const { return c_.head_v_dim / kHeadColumns; }
 
   uint64_t first_pass(uint64_t sequence) const { return sequence * c_.tokens / kPassRows; }
   uint64_t last_pass(uint64_t sequence) const {
@@ -86,7 +91,7 @@ class Tasks {
         if (key_head(h) != hk) continue;
         columns(value_group(h), 2 * keys + h * v, v);
         columns(value_group(h), 2 * keys + values + h * v, v);
-        heads_.push_back({h, program_.records.size() + program_.workers});
+        due_.push_back({kTaskHead, h, program_.records.size() + program_.workers});
       }
     }
   }
@@ -98,24 +103,47 @@ class Tasks {
         TaskRecord& r = record(kTaskInProj, tile, pass);
         r.first_signal = edge(made(group, pass), 1);
         r.signals = 1;
-        while (next_head_ < heads_.size() && heads_[next_head_].behind <= program_.records.size()) {
-          head(heads_[next_head_++].head);
+        while (next_due_ < due_.size() && due_[next_due_].behind <= program_.records.size()) {
+          next_due();
         }
       }
     }
   }
 
-  // The tasks of a head, one a sequence.
+  // The tasks that are due next; the gated norm of a head is due `workers` records behind its rule.
+  void next_due() {
+    const Due due = due_[next_due_++];
+    if (due.stage == kTaskGatedNorm) return gated_norm(due.head);
+    head(due.head);
+    --heads_left_;
+    due_.push_back({kTaskGatedNorm, due.head, program_.records.size() + program_.workers});
+  }
+
+  // The parts of a head, for each sequence.
   void head(uint64_t h) {
     for (uint64_t b = 0; b < c_.batch; ++b) {
-      TaskRecord& r = record(kTaskHead, h, b);
-      r.first_wait = u32(program_.edges.size());
+      const uint32_t waits = u32(program_.edges.size());
       for (uint64_t pass = first_pass(b); in_proj_ && pass <= last_pass(b); ++pass) {
         for (uint64_t group : {key_head(h), value_group(h), gates_group()}) {
           edge(made(group, pass), group_tasks(group));
         }
       }
-      r.waits = edges_since(r.first_wait);
+      const uint32_t count = edges_since(waits), signal = edge(rules_done(h, b), 1);
+      for (uint64_t part = 0; part < parts(); ++part) {
+        TaskRecord& r = record(kTaskHead, h * parts() + part, b);
+        r.first_wait = waits;
+        r.waits = count;
+        r.first_signal = signal;
+        r.signals = 1;
+      }
+    }
+  }
+
+  void gated_norm(uint64_t h) {
+    for (uint64_t b = 0; b < c_.batch; ++b) {
+      TaskRecord& r = record(kTaskGatedNorm, h, b);
+      r.first_wait = edge(rules_done(h, b), parts());
+      r.waits = 1;
       r.first_signal = u32(program_.edges.size());
       for (uint64_t pass = first_pass(b); pass <= last_pass(b); ++pass) {
         for (uint64_t s = 0; s < kSegments; ++s) {
@@ -165,7 +193,7 @@ class Tasks {
     }
   }
 
-  // Head tasks that an output tile's segment needs.
+  // Gated norms that an output tile's segment needs.
   uint64_t heads_of(uint64_t segment, uint64_t pass) const {
     uint64_t heads = 0, sequences = 0;
     for (uint64_t h = 0; h < c_.v_heads; ++h) heads += in_segment(h, segment) ? 1 : 0;
@@ -175,16 +203,18 @@ class Tasks {
     return heads * sequences;
   }
 
-  struct Ready {
-    uint64_t head, behind;  // records that come before the head's
+  struct Due {
+    TaskStage stage;
+    uint64_t head, behind;  // records that come before its own
   };
 
   const LayerCall& c_;
   uint64_t nt_;
   bool in_proj_;
   uint64_t passes_;
-  std::vector<Ready> heads_;  // whose columns are all listed
-  size_t next_head_ = 0;
+  std::vector<Due> due_;  // what it needs is all listed
+  size_t next_due_ = 0;
+  uint64_t heads_left_ = c_.v_heads;
   TaskProgram program_;
 };
 

@@ -41,9 +41,10 @@ constexpr uint64_t segment_begin(uint64_t steps, uint64_t s) { return steps * s 
 
 // `in_proj`: the input projection is part of the program. `nt`: tiles of a projection task.
 // Order: input tiles by key head (gates first; then q, k, and v, z of each of its value heads), the
-// tasks of a head `workers` records behind the last tile that they need, so that nobody waits; then
-// the conv state, which fills the gap to the last heads; then the output tiles. The passes of a
-// tile follow each other, while its weights are near.
+// parts of a head `workers` records behind the last tile that they need, so that nobody waits, its
+// gated norm as far behind them; then the conv state, which fills the gap to the last heads, and
+// the last gated norms; then the output tiles. The passes of a tile follow each other, while its
+// weights are near.
 TaskProgram task_program(const LayerCall& call, uint32_t nt, uint32_t workers, bool in_proj);
 
 }  // namespace tmf::plan

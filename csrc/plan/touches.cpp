@@ -9,7 +9,8 @@ namespace tmf::plan {
 namespace {
 
 // Arguments of the persistent kernel.
-constexpr uint32_t kConvOut = 7, kStateOut = 12, kY = 14, kG = 15, kOutput = 16, kInArgs = 21;
+constexpr uint32_t kConvOut = 7, kStateOut = 12, kY = 14, kG = 15, kO = 16, kOutput = 17,
+                   kInArgs = 22;
 
 class Touches {
  public:
@@ -26,6 +27,7 @@ class Touches {
       if (r.stage == kTaskHead) head(r);
       if (r.stage == kTaskConvState) conv_state(r);
       if (r.stage == kTaskOutProj) out_proj(r);
+      if (r.stage == kTaskGatedNorm) gated_norm(r);
     }
     return std::move(touches_);
   }
@@ -52,21 +54,40 @@ class Touches {
       std::min(nt_ * kTile, c_.in_features() - first));
   }
 
+  // Columns [first, first + count) of a value head in O or G, all tokens of a sequence.
+  void head_columns(uint32_t argument, bool write, uint64_t row, uint64_t h, uint64_t first,
+                    uint64_t count) {
+    const uint64_t values = c_.value_dim();
+    touch(argument, write, (row * values + h * c_.head_v_dim + first) * es_, c_.tokens,
+          values * es_, count * es_);
+  }
+
   void head(const TaskRecord& r) {
-    const uint64_t h = r.tile, row = r.part * c_.tokens, keys = c_.key_dim();
-    const uint64_t values = c_.value_dim(), k = c_.head_k_dim, v = c_.head_v_dim;
+    const uint64_t parts = c_.head_v_dim / kHeadColumns, h = r.tile / parts;
+    const uint64_t first = r.tile % parts * kHeadColumns, row = r.part * c_.tokens;
+    const uint64_t keys = c_.key_dim(), values = c_.value_dim(), k = c_.head_k_dim;
+    const uint64_t v = c_.head_v_dim, gates = 2 * (keys + values);
     const uint64_t hk = c_.tiled_heads ? h % c_.k_heads : h / (c_.v_heads / c_.k_heads);
-    const uint64_t gates = 2 * (keys + values);
     y(false, row, c_.tokens, hk * k, k);
     y(false, row, c_.tokens, keys + hk * k, k);
-    y(false, row, c_.tokens, 2 * keys + h * v, v);
-    y(false, row, c_.tokens, 2 * keys + values + h * v, v);
+    y(false, row, c_.tokens, 2 * keys + h * v + first, kHeadColumns);
     y(false, row, c_.tokens, gates + h, 1);
     y(false, row, c_.tokens, gates + c_.v_heads + h, 1);
-    touch(kG, true, (row * values + h * v) * es_, c_.tokens, values * es_, v * es_);
-    touch(kStateOut, true,
-          4 * (r.part * uint64_t(gdn_.state_out_batch) + h * uint64_t(gdn_.state_out_head)), 1, 0,
-          4 * k * v);
+    head_columns(kO, true, row, h, first, kHeadColumns);
+    const uint64_t state =
+        4 * (r.part * uint64_t(gdn_.state_out_batch) + h * uint64_t(gdn_.state_out_head));
+    if (c_.state_out.keys_adjacent) {
+      touch(kStateOut, true, state + 4 * k * first, 1, 0, 4 * k * kHeadColumns);
+    } else {
+      touch(kStateOut, true, state + 4 * first, k, 4 * v, 4 * kHeadColumns);
+    }
+  }
+
+  void gated_norm(const TaskRecord& r) {
+    const uint64_t row = r.part * c_.tokens, keys = c_.key_dim(), v = c_.head_v_dim;
+    y(false, row, c_.tokens, 2 * keys + c_.value_dim() + r.tile * v, v);
+    head_columns(kO, false, row, r.tile, 0, v);
+    head_columns(kG, true, row, r.tile, 0, v);
   }
 
   void conv_state(const TaskRecord& r) {

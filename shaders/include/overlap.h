@@ -14,11 +14,9 @@ inline void next_may_start() { asm volatile("griddepcontrol.launch_dependents;" 
 inline void inputs_ready() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #endif
 
-// What a task waits for at the start of a dispatch. The next dispatch may start once the task has
-// taken its inputs: what it asks for would come between.
+// What a task waits for at the start of a dispatch.
 struct Inputs {};
 inline bool wait_for(thread const Inputs&, uint) {
   inputs_ready();
   return true;
 }
-inline void inputs_taken(thread const Inputs&) { next_may_start(); }

@@ -114,7 +114,6 @@ inline bool wait_for(thread const WholeRecord& w, uint) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
   return !has_left(w.launch);
 }
-inline void inputs_taken(thread const WholeRecord&) {}
 struct BySegment {
   Launch launch;
   uint task, first;

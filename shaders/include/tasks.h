@@ -8,9 +8,15 @@
 
 enum TaskStage {
   kTaskInProj = 0,     // tile: first of the tiles of 16 outputs; part: pass of eight rows
-  kTaskHead = 1,       // convolution to gated norm; tile: value head; part: sequence
+  kTaskHead = 1,       // convolution to rule; tile: kHeadColumns columns of a value head, the heads
+                       // one after the other; part: sequence
   kTaskConvState = 2,  // tile: block of 256 channels; part: sequence
   kTaskOutProj = 3,    // as kTaskInProj; wait s belongs to segment s of K
+  kTaskGatedNorm = 4,  // tile: value head; part: sequence
+};
+
+enum TaskSize {
+  kHeadColumns = 32,  // of the state: one for eight lanes of a worker
 };
 
 struct TaskRecord {

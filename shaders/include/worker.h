@@ -9,9 +9,9 @@ constant bool kSlots [[function_constant(401)]];         // both states have two
 
 constant constexpr uint PASSES = 4;  // of eight rows, at most
 
-template <int DK, int DV, int NT>
+template <int DK, int NT>
 struct WorkerMemory {
-  CoreMemory<DK, DV> head;
+  RuleMemory<DK, kHeadColumns> head;
   ProjectionMemory<NT> projection;
   float squares[PASSES][SEGMENTS][8];  // of the rows of X
   uint left[WORKER / 32];              // see Launch
@@ -64,4 +64,54 @@ inline void conv_state_task(constant GdnArgs& args, thread const CoreBuffers<T>&
   conv_state_update<T, PY>(
       args, conv_input<T, PY>(args, Y, in.conv_state, in.mask, b, channel),
       conv_out + long(b) * args.conv_out_batch + long(channel) * args.conv_out_channel);
+}
+
+// kHeadColumns columns of a value head, a column a group of eight lanes: convolution to rule of all
+// tokens of a sequence. What the gated norm reads goes to O [B*T][Hv][DV].
+template <typename T, int DK, int DV, typename Ready>
+inline void head_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint tile, uint b,
+                      typename Across::template in<T> Y, typename Across::template out<T> O,
+                      threadgroup RuleMemory<DK, kHeadColumns>& mem, uint tid, uint sg, uint lane,
+                      thread const Ready& ready) {
+  constexpr uint PARTS = DV / kHeadColumns;
+  const uint h = tile / PARTS, first = tile % PARTS * kHeadColumns;
+  const uint j = lane % LANES, local = sg * (32 / LANES) + lane / LANES;
+  Rows<DK, 1> r;
+  if (kStateGiven)
+    rows_load<DK, DV, 1>(r,
+                         in.state_in + long(b) * args.state_in_batch + long(h) * args.state_in_head,
+                         first + local, j);
+  else
+    rows_zero<DK, 1>(r);
+  const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
+  CoreTaps<DK, kHeadColumns, WORKER> taps;
+  core_taps<T, DK, DV>(args, in, Y, h, first, b, 0, taps, tid);
+  if (!wait_for(ready, 0)) return;
+
+  for (uint t0 = 0; t0 < args.count; t0 += BLOCK) {
+    const uint n = min(BLOCK, args.count - t0);
+    const ulong row = ulong(b) * args.tokens + t0;
+    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, rates, mem, tid, WORKER);
+    if (t0 != 0) core_taps<T, DK, DV>(args, in, Y, h, first, b, t0, taps, tid);
+    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, taps, mem, tid);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    core_unit<DK>(mem, args.q_scale, n, sg, WORKER / 32, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    rule_block<T, DK, 1>(r, mem, local, j, n, O + (row * args.v_heads + h) * DV + first,
+                         ulong(args.v_heads) * DV);
+    // mem is written again
+    if (t0 + BLOCK < args.count) threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  rows_store<DK, DV, 1>(
+      r, in.state_out + long(b) * args.state_out_batch + long(h) * args.state_out_head,
+      first + local, j);
+}
+
+// A value head's tokens of a sequence, a token a SIMD group.
+template <typename T, int DK, int DV>
+inline void gated_norm_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint h, uint b,
+                            typename Across::template in<T> O, typename Across::template in<T> Y,
+                            typename Across::template out<T> G, uint sg, uint lane) {
+  for (uint t = sg; t < args.count; t += WORKER / 32)
+    gated_norm_token<T, DK, DV, Across>(args, h, b, t, O, Y, in.norm_weight, in.mask, G, lane);
 }

@@ -110,7 +110,7 @@ def test_persistent_kernels_can_be_made(tmp_path, variant) -> None:
     assert ("400=1" in persistent[-1][2]) == (variant == "mega")
     path = tmp_path / cuda_kernels.file_name(persistent[-1])
     text = cuda_kernels.write(persistent[-1], path)
-    assert text.startswith("// by value: 21 22 23 24\n") and "fence" in text
+    assert text.startswith("// by value: 22 23 24 25\n") and "fence" in text
 
 
 def test_the_command_lists_what_it_would_make(tmp_path) -> None:

@@ -66,7 +66,8 @@ def test_every_tile_is_made_once(shape):
     columns = channels + v_heads * v_dim + 2 * v_heads
     wanted = (
         [("in_proj", t, p) for t in range(-(-columns // 16)) for p in passes]
-        + [("head", h, b) for h in range(v_heads) for b in range(batch)]
+        + [("head", p, b) for p in range(v_heads * v_dim // 32) for b in range(batch)]
+        + [("gated_norm", h, b) for h in range(v_heads) for b in range(batch)]
         + [("conv_state", c, b) for c in range(-(-channels // 256)) for b in range(batch)]
         + [("out_proj", t, p) for t in range(hidden // 16) for p in passes]
     )

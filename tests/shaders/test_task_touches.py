@@ -9,7 +9,7 @@ import torch
 
 from torch_mps_fusion import host_kernels, plan
 
-CROSSING = ("Y", "G")  # what tasks hand to each other
+CROSSING = ("Y", "O", "G")  # what tasks hand to each other
 MADE = ("Y", "conv_out", "state_out", "G", "output")
 # batch, tokens, hidden, Hk, Hv, Dk, Dv: tokens of a pass in two sequences; a ragged last tile and
 # block of channels, two passes
