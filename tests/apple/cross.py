@@ -74,8 +74,7 @@ def compiled(source: Path, torch: Path) -> Path:
     for all of its versions. Raises RuntimeError with the compiler's messages."""
     text = source.read_text()
     flags = options(torch if clang.needs_torch(source, text) else None)
-    if source.suffix == ".mm":
-        return clang.compiled(source, text, [*flags, "-fblocks"])
+    flags += ["-fblocks"] if source.suffix == ".mm" else []
     return clang.compiled(source, text, flags, clang.precompiled_headers(source, text))
 
 
@@ -84,7 +83,7 @@ def objects(torch: Path) -> list[Path]:
     # those without torch first, while one thread compiles its headers for the others
     ordered = sorted(sources(), key=lambda s: clang.needs_torch(s, s.read_text()))
     with concurrent.futures.ThreadPoolExecutor(clang.JOBS) as pool:
-        pool.submit(clang.precompiled, options(torch), "c++", clang.PRECOMPILED)
+        pool.submit(clang.precompiled, options(torch), "c++", tuple(clang.OF_TORCH))
         futures = [pool.submit(compiled, source, torch) for source in ordered]
     errors = [f.exception() for f in futures]
     if any(errors):
