@@ -31,6 +31,9 @@ FLAGS = (
     # what Apple's libc++ of the target lacks is not to be used
     *("-D_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1", "-Wno-macro-redefined"),
 )
+# As for an optimised build, which needs no runtime library of sanitizers (zig would make one first),
+# but that nothing is left out.
+LINK = ("-target", TARGET, "-O1", "-Wl,--no-gc-sections", "-nostdlib++", "-shared")
 # What Python's own process provides to an extension.
 PYTHON = "the Python process"
 PYTHON_NAME = re.compile(r"__?Py")
@@ -138,7 +141,7 @@ def linked(objects: list[Path], torch: Path, out: Path) -> str:
         tbd.file_name(PYTHON),
     )
     result = clang.zig(
-        *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
+        *("c++", *LINK, "-o", out),
         *objects,
         *torch_libraries(torch),
         *(folder / f"{n}.tbd" for n in names),
