@@ -6,6 +6,7 @@ import platform
 import sys
 from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
@@ -61,6 +62,9 @@ def joined(files: list[str]) -> list[str]:
 class Build(BuildExtension):
     def build_extensions(self) -> None:
         embed_shaders()
+        # Kept also by an editable install, which then compiles what changed; in the tree, so that
+        # a compiler cache sees the same relative paths from any other tree.
+        self.build_temp = str(BUILD / f"temp-torch-{torch.__version__}-{sys.version_info.minor}")
         if os.environ.get("TMF_JOIN"):
             for extension in self.extensions:
                 extension.sources = joined(extension.sources)

@@ -21,8 +21,19 @@ JOBS = 2
 
 INCLUDE = re.compile(r'^ *#(?:include|import) [<"]([^>"]+)[>"]', re.M)
 TORCH = ("ATen/", "c10/", "torch/")
-# Headers that most of the work of compiling goes into; each includes the one before.
-PRECOMPILED = ("c10/util/Exception.h", "ATen/core/Tensor.h", "torch/library.h")
+# Headers that most of the work of compiling goes into, each precompiled on top of those before it,
+# with what includes it: a source gets what it includes anyway, so that nothing of its own is missed.
+_CONTEXT = r"ATen/(Context\.h|ops/.*)"
+_VALUE = rf"ATen/core/(ivalue\.h|dispatch/.*)|torch/library\.h|{_CONTEXT}"
+_TENSOR = rf"ATen/core/Tensor\.h|{_VALUE}"
+OF_TORCH = {
+    "c10/util/Exception.h": rf"c10/util/Exception\.h|{_TENSOR}",
+    "ATen/core/Tensor.h": _TENSOR,
+    "ATen/core/ivalue.h": _VALUE,
+    "ATen/Context.h": _CONTEXT,
+    "torch/library.h": r"torch/library\.h",
+}
+OF_CXX = {"vector": "vector", "string": "string"}  # of a source without torch
 
 
 def zig_environment() -> dict[str, str]:
@@ -75,10 +86,10 @@ def needs_torch(source: Path, text: str) -> bool:
 
 
 def precompiled_headers(source: Path, text: str) -> tuple[str, ...]:
-    """Those of PRECOMPILED that a source includes anyway, so that none of its own is missed."""
+    """Those to precompile that a source includes, itself or by what it includes."""
     found = includes(text, source.parent)
-    deepest = max((i for i, h in enumerate(PRECOMPILED) if h in found), default=-1)
-    return PRECOMPILED[: deepest + 1]
+    known = OF_TORCH if needs_torch(source, text) else OF_CXX
+    return tuple(h for h, by in known.items() if any(re.fullmatch(by, name) for name in found))
 
 
 def _installed(options: Sequence[str]) -> list[str]:
@@ -102,6 +113,7 @@ def precompiled(options: Sequence[str], language: str, headers: Sequence[str]) -
         header.write_text(f"#include <{name}>\n")
         # for an ELF target zig would take the result of -x c++-header to its linker
         emit = ("-S", "-Xclang", "-emit-pch", "-Wno-unused-command-line-argument")
+        emit += ("-fpch-instantiate-templates",)  # once, not again in each source
         _made_by_zig("c++", *options, "-x", language, *emit, header, "-o", part)
 
     return ["-include-pch", str(cache.made(out, make))]

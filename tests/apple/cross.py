@@ -31,6 +31,9 @@ FLAGS = (
     # what Apple's libc++ of the target lacks is not to be used
     *("-D_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1", "-Wno-macro-redefined"),
 )
+# As for an optimised build, which needs no runtime library of sanitizers (zig would make one first),
+# but that nothing is left out.
+LINK = ("-target", TARGET, "-O1", "-Wl,--no-gc-sections", "-nostdlib++", "-shared")
 # What Python's own process provides to an extension.
 PYTHON = "the Python process"
 PYTHON_NAME = re.compile(r"__?Py")
@@ -74,8 +77,7 @@ def compiled(source: Path, torch: Path) -> Path:
     for all of its versions. Raises RuntimeError with the compiler's messages."""
     text = source.read_text()
     flags = options(torch if clang.needs_torch(source, text) else None)
-    if source.suffix == ".mm":
-        return clang.compiled(source, text, [*flags, "-fblocks"])
+    flags += ["-fblocks"] if source.suffix == ".mm" else []
     return clang.compiled(source, text, flags, clang.precompiled_headers(source, text))
 
 
@@ -84,7 +86,7 @@ def objects(torch: Path) -> list[Path]:
     # those without torch first, while one thread compiles its headers for the others
     ordered = sorted(sources(), key=lambda s: clang.needs_torch(s, s.read_text()))
     with concurrent.futures.ThreadPoolExecutor(clang.JOBS) as pool:
-        pool.submit(clang.precompiled, options(torch), "c++", clang.PRECOMPILED)
+        pool.submit(clang.precompiled, options(torch), "c++", tuple(clang.OF_TORCH))
         futures = [pool.submit(compiled, source, torch) for source in ordered]
     errors = [f.exception() for f in futures]
     if any(errors):
@@ -139,7 +141,7 @@ def linked(objects: list[Path], torch: Path, out: Path) -> str:
         tbd.file_name(PYTHON),
     )
     result = clang.zig(
-        *("c++", "-target", TARGET, "-nostdlib++", "-shared", "-o", out),
+        *("c++", *LINK, "-o", out),
         *objects,
         *torch_libraries(torch),
         *(folder / f"{n}.tbd" for n in names),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import clang
 import cross
 import needs
 import pytest
@@ -37,6 +38,20 @@ def test_the_stream_is_bound_and_the_module_exported(extension: Path) -> None:
         assert any(part in s for s in torch_cpu), part
     assert tbd.CLASS + "MTLFunctionConstantValues" in image.imports
     assert "_OBJC_CLASS_$_MPSGraph" not in image.imports
+
+
+@pytest.mark.parametrize(
+    "name", ["ATen/core/dispatch/Dispatcher.h", "ATen/ops/empty.h", "torch/library.h"]
+)
+def test_what_is_precompiled_is_what_the_source_includes_anyway(
+    mac_torch: Path, name: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "one.cpp"
+    source.write_text(f"#include <{name}>\n")
+    headers = clang.precompiled_headers(source, source.read_text())
+    read = clang.zig("c++", *cross.options(mac_torch), "-E", source).stdout
+    assert len(headers) >= 3
+    assert [h for h in headers if f'/{h}" 1 3' not in read] == []
 
 
 @pytest.mark.parametrize(

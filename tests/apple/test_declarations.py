@@ -28,9 +28,9 @@ def described(folder: Path, *headers: Path) -> MachO:
     probe = ("-c", clang.DECLARATIONS / "probe.mm", "-o", folder / "probe.o")
     made = clang.zig("c++", *target, *source, *include, *probe)
     assert made.returncode == 0, made.stderr
-    loose = ("-nostdlib++", "-shared", "-undefined", "dynamic_lookup")
+    loose = ("-undefined", "dynamic_lookup")
     out = folder / "probe.dylib"
-    made = clang.zig("c++", *target, *loose, "-o", out, folder / "probe.o")
+    made = clang.zig("c++", *cross.LINK, *loose, "-o", out, folder / "probe.o")
     assert made.returncode == 0, made.stderr
     return MachO(out)
 

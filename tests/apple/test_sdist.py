@@ -64,16 +64,30 @@ def test_it_has_what_a_build_on_darwin_reads(unpacked: Path) -> None:
     assert not (unpacked / "build").exists()  # generated, never shipped
 
 
+def build_options(tree: Path) -> tuple[Path, dict[str, str]]:
+    """The Python to build a tree with, and the environment.
+
+    With ccache the build is the real one and finds the objects of ./dev, which names everything
+    relative to its folder as here, its environment in .venv too. Without, one that only has to work.
+    """
+    python = Path(sys.executable)
+    if not shutil.which("ccache"):
+        return python, {"TMF_OPTIMIZE": "-O0", "TMF_JOIN": "1"}
+    (tree / ".venv").symlink_to(sys.prefix)
+    found = {"CCACHE_BASEDIR": str(tree), "CCACHE_NOHASHDIR": "1", "CCACHE_DEPEND": "1"}
+    return tree / ".venv" / "bin" / python.name, found
+
+
 def test_it_builds_and_runs_elsewhere(unpacked: Path, tmp_path: Path) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
+    python, environment = build_options(unpacked)
     run(
-        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"),
+        *(python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"),
         *("--target", site, unpacked),
         cwd=elsewhere,
-        TMF_OPTIMIZE="-O0",
-        TMF_JOIN="1",
         MAX_JOBS=str(clang.JOBS),
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        **environment,
     )
     run(sys.executable, "-c", SCRIPT, site, cwd=elsewhere, PYTHONPATH=str(site))
