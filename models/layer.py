@@ -18,7 +18,7 @@ from torch_mps_fusion.models.names import (
     parameter_shapes,
 )
 from torch_mps_fusion.models.operands import OPERANDS, join
-from torch_mps_fusion.models.packed_module import ROWS, PackedProjections
+from torch_mps_fusion.models.packed_module import PackedProjections
 from torch_mps_fusion.models.random_weights import random_weights
 from torch_mps_fusion.state import GDNState
 
