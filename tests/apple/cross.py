@@ -14,6 +14,7 @@ from pathlib import Path
 
 import cache
 import clang
+import downloads
 import tbd
 import wheels
 import ziglang
@@ -51,7 +52,7 @@ def generated() -> Path:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     path = cache.folder() / "generated" / "shader_text.cpp"
-    with cache.locked(path):
+    with downloads.locked(path):
         module.write(path)
     return path
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import cache
-
-TIME_LIMIT = 600
+import downloads
 
 
 @dataclass(frozen=True)
@@ -49,23 +46,20 @@ TORCHES = ("torch-2.13", "torch-2.14")
 def unpacked(name: str) -> Path:
     """The folder of a wheel of WHEELS, fetched on first use. OSError if pip cannot get it."""
     folder = cache.folder() / name
-    with cache.locked(folder):
+    with downloads.locked(folder):
         if not (folder / ".ready").exists():
             _unpack(WHEELS[name], folder)
     return folder
 
 
 def _unpack(wheel: Wheel, folder: Path) -> None:
-    files = cache.folder() / "wheels" / wheel.name
-    command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+    file = downloads.by_pip(
+        wheel.requirement,
+        cache.folder() / "wheels" / wheel.name,
+        "*.whl",
         *("--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp"),
-        *("--platform", wheel.platform, "--dest", str(files), wheel.requirement),
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
-    if result.returncode:
-        raise OSError(f"pip download {wheel.requirement}: {result.stderr.strip()[-500:]}")
-    (file,) = files.glob("*.whl")
+        *("--platform", wheel.platform),
+    )
     with zipfile.ZipFile(file) as archive:
         chosen = [n for n in archive.namelist() if n.startswith(wheel.parts)]
         archive.extractall(folder, chosen)

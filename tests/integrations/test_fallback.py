@@ -1,5 +1,6 @@
 """Where the op does not serve, the original forward runs, and one warning says why."""
 
+import inspect
 import warnings
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import transformers
 from small_models import TEXT, layer_of, make, new_cache, original
 from torch import nn
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from torch_mps_fusion.integrations.transformers import FallbackWarning, fuse, fused_layers
 
@@ -80,6 +82,28 @@ def test_F2_an_unknown_keyword(model):
     assert_original(
         model, lambda layer, run: run(X, something=1), "the keyword something is not supported"
     )
+
+
+@torch.no_grad()
+def test_keywords_of_the_loss_are_not_the_layers(model):
+    """They pass through every layer on their way: a Trainer gives some with each batch."""
+    ids = torch.arange(2, 14).reshape(2, 6)
+    values = {
+        "num_items_in_batch": torch.tensor(7),
+        "ignore_index": 5,
+        "shift_labels": ids.roll(-1, 1),
+    }
+    taken = inspect.signature(ForCausalLMLoss).parameters.keys() - {"logits", "labels"}
+    given = {name: values[name] for name in taken - {"vocab_size", "kwargs"}}
+    expected = model(ids, labels=ids, **given)
+    assert (expected.loss - model(ids, labels=ids).loss).abs() > 0.1
+    fuse(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        found = model(ids, labels=ids, **given)
+    # Sums of float32 in another order: ours did run.
+    assert not torch.equal(found.logits, expected.logits)
+    torch.testing.assert_close(found.loss, expected.loss)
 
 
 @torch.no_grad()

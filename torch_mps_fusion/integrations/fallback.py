@@ -25,7 +25,11 @@ except ImportError as error:
 HARMLESS = frozenset(
     {
         "use_cache",
+        # The loss's:
         "num_items_in_batch",
+        "ignore_index",
+        "shift_labels",
+        # The model's:
         "output_hidden_states",
         "output_attentions",
         "output_router_logits",
