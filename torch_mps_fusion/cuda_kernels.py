@@ -37,7 +37,8 @@ HEAD_MAPS = ("block", "tiled")
 _STATES = ((True, True), (True, False), (False, False))  # prior ones, in place
 Kernel = tuple[str, str, str]  # family, name, constants as "200=1,300=0"
 
-NORM = 200  # function constant: the projection normalises its rows
+# Function constants: the projection normalises its rows; the states have two slots.
+NORM, SLOTS = 200, 401
 _HEADER = re.compile(r"// by value:((?: \d+)*)\n")
 _lock = threading.Lock()
 
@@ -158,7 +159,7 @@ def needed(
 
     shape: hidden_size, num_k_heads, num_v_heads, head_k_dim, head_v_dim, conv_width. Covered are
     both head maps, gate parameters of the layer's dtype and float32, calls with and without input
-    norm and prior states, in place and not; with `masks` masked ones too. Recurrent states are
+    norm and prior states, in place (also in slots) and not; with `masks` masked ones too. Recurrent states are
     those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`. Calls with more
     rows than `hybrid` and `mega` take are left out.
     """
@@ -185,7 +186,15 @@ def needed(
         keywords |= {"head_map": head_map, "variant": variant, "in_place": in_place}
         program = plan.plan_layer(*arguments, **keywords, device=DEVICE, geometry=geometry)
         found.update(kernels_of(program))
+        if in_place and variant in PERSISTENT:
+            found.update(map(_with_slots, kernels_of(program)))
     return found
+
+
+def _with_slots(kernel: Kernel) -> Kernel:
+    """The kernel of the same call on states in two slots."""
+    family, name, constants = kernel
+    return family, name, constants.replace(f"{SLOTS}=0", f"{SLOTS}=1")
 
 
 def fill(folder: Path, kernels: Iterable[Kernel], text: Text | None = None) -> int:

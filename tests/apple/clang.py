@@ -22,7 +22,7 @@ JOBS = 2
 INCLUDE = re.compile(r'^ *#(?:include|import) [<"]([^>"]+)[>"]', re.M)
 TORCH = ("ATen/", "c10/", "torch/")
 # Headers that most of the work of compiling goes into, each precompiled on top of those before it,
-# with what includes it: a source gets what it includes anyway, so that nothing of its own is missed.
+# with what includes it: a source gets what it includes anyway, so that nothing of its own is lost.
 _CONTEXT = r"ATen/(Context\.h|ops/.*)"
 _VALUE = rf"ATen/core/(ivalue\.h|dispatch/.*)|torch/library\.h|{_CONTEXT}"
 _TENSOR = rf"ATen/core/Tensor\.h|{_VALUE}"

@@ -32,7 +32,7 @@ FLAGS = (
     # what Apple's libc++ of the target lacks is not to be used
     *("-D_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1", "-Wno-macro-redefined"),
 )
-# As for an optimised build, which needs no runtime library of sanitizers (zig would make one first),
+# As for an optimised build, which needs no library of sanitizers (zig would make one first),
 # but that nothing is left out.
 LINK = ("-target", TARGET, "-O1", "-Wl,--no-gc-sections", "-nostdlib++", "-shared")
 # What Python's own process provides to an extension.

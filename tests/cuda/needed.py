@@ -36,6 +36,8 @@ NEEDED = (
     (PERSISTENT, sizes(REAL["27b"]), BF16, (1, 8), False),
     (PERSISTENT, sizes(SMALL), BF16, (1, 9), True),
 )
+# The same for the instrumented build.
+TIMED = (PERSISTENT, sizes(SMALL), BF16, (9,), False)
 
 # shape, dtype, tokens: results of metal_host are compared with those of the GPU
 COMPARED = {
@@ -71,3 +73,10 @@ def cuda(tensors: tuple) -> tuple:
     """Copies on the GPU; strides are kept."""
     return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda").copy_(t)
                  for t in tensors)  # fmt: skip
+
+
+def slots_of(states: tuple) -> list[Tensor]:
+    """Both states in two slots, the second one unwritten; the recurrent one with Dk contiguous."""
+    conv, recurrent = states[0], states[1].mT
+    slots = [torch.stack([s, torch.full_like(s, float("nan"))]) for s in (conv, recurrent)]
+    return [slots[0], slots[1].mT]

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import compare  # noqa: E402
-from needed import NEEDED, host_results  # noqa: E402
+from needed import NEEDED, TIMED, host_results  # noqa: E402
 
 from torch_mps_fusion import cuda_kernels, plan  # noqa: E402
 
@@ -60,6 +60,8 @@ def of_the_shared_suite() -> set[cuda_kernels.Kernel]:
 def of_these_tests() -> Iterator[cuda_kernels.Kernel]:
     for variants, shape, dtype, tokens, masks in NEEDED:
         yield from cuda_kernels.needed(shape, dtype, tokens, masks=masks, variants=variants)
+    variants, shape, dtype, tokens, _ = TIMED
+    yield from cuda_kernels.needed(shape, dtype, tokens, geometry=";times=1", variants=variants)
 
 
 def main(folder: Path) -> None:

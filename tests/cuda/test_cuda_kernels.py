@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 import torch
-from cases import REAL, SMALL
+from cases import REAL, SMALL, make_hidden, make_layer, make_states, pack_layer
 from cuda_device import why_not_cuda
-from needed import BF16, sizes
+from needed import BF16, sizes, slots_of
 
-from torch_mps_fusion import cuda_kernels, plan, shaders, supports
+from torch_mps_fusion import cuda_kernels, host_kernels, plan, shaders, supports
 from torch_mps_fusion.metal_host import CompileError, compiler, cuda
 
 SHAPE = sizes(REAL["27b"])
@@ -111,6 +112,30 @@ def test_persistent_kernels_can_be_made(tmp_path, variant) -> None:
     path = tmp_path / cuda_kernels.file_name(persistent[-1])
     text = cuda_kernels.write(persistent[-1], path)
     assert text.startswith("// by value: 22 23 24 25\n") and "fence" in text
+
+
+@pytest.mark.parametrize("variant", ["hybrid", "mega"])
+def test_states_in_slots_are_among_what_is_needed(variant) -> None:
+    """As a module's decode step runs: by its constants, which are the devices' but for the norm."""
+
+    def of_the_call(constants: Mapping[int, int]) -> dict[int, int]:
+        return {i: v for i, v in constants.items() if i != cuda_kernels.NORM}
+
+    layer = pack_layer(make_layer(SMALL, BF16, input_norm=True))
+    states = slots_of(make_states(SMALL, 1, BF16))
+    control = torch.zeros(16, dtype=torch.int32)
+    with host_kernels.running(count_only=True) as launches:
+        torch.ops.mps_fusion.gdn_layer_slots_(
+            make_hidden(SMALL, 1, 1, BF16), *states, control, *layer.weights,
+            layer.input_norm_weight, variant=variant, **layer.keywords,
+        )  # fmt: skip
+    ran = of_the_call(launches[-1].constants)
+    assert launches[-1].family == "persistent" and ran[cuda_kernels.SLOTS] == 1
+    made = cuda_kernels.needed(sizes(SMALL), BF16, (1,), variants=[variant])
+    persistent = [
+        host_kernels.parse_constants(c) for family, _, c in made if family == "persistent"
+    ]
+    assert ran in map(of_the_call, persistent)
 
 
 def test_the_command_lists_what_it_would_make(tmp_path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import REAL, SMALL
+from cases import REAL, SMALL, pack_layer
 from compare import assert_equal, run_layer, run_layer_in_place
-from needed import BF16, PERSISTENT, cuda, inputs, moved
+from needed import BF16, PERSISTENT, cuda, inputs, moved, slots_of
 from test_cuda_layer import geometry
 
-from torch_mps_fusion import ops
+from torch_mps_fusion import instrumented, ops, plan
+from torch_mps_fusion.cuda_kernels import DEVICE
 
 pytestmark = pytest.mark.gpu
 # Fewer than multiprocessors, all of them at once, more than fit.
@@ -116,4 +117,55 @@ def test_a_cancelled_launch_leaves_the_states_and_the_next_call_works(variant) -
     assert_equal((got, *own), expected)
 
 
-CONTROL_WORDS, CANCEL = 16, 6  # shaders/include/tasks.h
+def in_slots(layer, x, slots, control, variant) -> torch.Tensor:
+    """One call on states in two slots."""
+    return torch.ops.mps_fusion.gdn_layer_slots_(
+        x, *slots, control, *layer.weights, layer.input_norm_weight, variant=variant,
+        **layer.keywords,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", PERSISTENT)
+def test_states_in_slots_take_turns_on_one_stream(variant) -> None:
+    layer, hidden, states = inputs(SMALL, BF16, 1)
+    there, x, wanted = moved(layer), hidden.cuda(), cuda(states)
+    slots = slots_of(wanted)
+    control = torch.zeros(CONTROL_WORDS, dtype=torch.int32, device="cuda")
+    for i in range(1, 101):
+        output = in_slots(there, x, slots, control, variant)
+        expected = run_layer_in_place(there, x, wanted, variant="core")
+        if i in (1, 2, 99, 100):
+            committed = [s[int(control[SLOT])] for s in slots]
+            assert int(control[SLOT]) == i % 2
+            assert_equal((output, *committed), (expected, *wanted))
+    with (
+        torch.cuda.stream(torch.cuda.Stream()),
+        pytest.raises(
+            ValueError, match="control: got a block whose launches are on another stream"
+        ),
+    ):
+        in_slots(there, x, slots, control, variant)
+    ops.check_launches("cuda")
+
+
+@pytest.mark.parametrize("variant", PERSISTENT)
+def test_the_instrumented_build(variant) -> None:
+    """The bits of the plain one; every task ends after it began, on the GPU's own clock."""
+    layer, hidden, states = inputs(SMALL, BF16, 9)
+    there, x, given = moved(layer), hidden.cuda(), cuda(states)
+    wanted = run_layer(there, x, given, variant=variant)
+    with geometry(";times=1"):
+        assert_equal(run_layer(there, x, given, variant=variant), wanted)
+    torch.cuda.synchronize()
+    packed = pack_layer(layer, "nvidia")
+    arguments = (hidden, *packed.weights, packed.input_norm_weight, *states, None)
+    keywords = {**packed.keywords, "variant": variant, "device": DEVICE}
+    program = plan.plan_layer(*arguments, **keywords, geometry=";times=1")
+    tasks = next(d.tasks for d in program.dispatches if d.tasks)
+    spans = instrumented.read(tasks, "cuda").spans
+    assert len(spans) == len(tasks.records)
+    assert all(s.drawn <= s.ready <= s.end for s in spans)
+    assert {s.worker for s in spans} <= set(range(tasks.workers))
+
+
+CONTROL_WORDS, SLOT, CANCEL = 16, 5, 6  # shaders/include/tasks.h
