@@ -68,7 +68,7 @@ def build_options(tree: Path) -> tuple[Path, dict[str, str]]:
     """The Python to build a tree with, and the environment.
 
     With ccache the build is the real one and finds the objects of ./dev, which names everything
-    relative to its folder as here, its environment in .venv too. Without, one that only has to work.
+    relative to its folder as here, its environment in .venv too. Without, it only has to work.
     """
     python = Path(sys.executable)
     if not shutil.which("ccache"):
