@@ -160,8 +160,8 @@ def needed(
     shape: hidden_size, num_k_heads, num_v_heads, head_k_dim, head_v_dim, conv_width. Covered are
     both head maps, gate parameters of the layer's dtype and float32, calls with and without input
     norm and prior states, in place (also in slots) and not; with `masks` masked ones too. Recurrent
-    states are those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`. Calls
-    with more rows than `hybrid` and `mega` take are left out.
+    states are those that this package makes: Dk contiguous. geometry: as in `plan.plan_layer`.
+    Calls with more rows than `hybrid` and `mega` take are left out.
     """
     found: set[Kernel] = set()
     gates = sorted({dtype, torch.float32}, key=str)
