@@ -20,14 +20,14 @@ def variant_for(
     """What a module runs on (B, T, H) activations.
 
     What ``auto`` is gets decided here, not by the op, where it may be a variant that reads packed
-    weights.
+    weights: by what it is for one row, so that the weights stay in one format.
     """
-    rows, device_type = hidden.shape[0] * hidden.shape[1], hidden.device.type
+    device_type = hidden.device.type
     if variant == "auto" and _may_pack(device_type):
-        few = rows <= _row_threshold(device_type)
-        dims = (head_k_dim, head_v_dim, conv_width, hidden.shape[2])
-        return _chosen(device_type, hidden.dtype, few, *dims)
-    return for_rows(variant, rows, device_type)
+        variant = _chosen(
+            device_type, hidden.dtype, head_k_dim, head_v_dim, conv_width, hidden.shape[2]
+        )
+    return for_rows(variant, hidden.shape[0] * hidden.shape[1], device_type)
 
 
 def for_rows(variant: str, rows: int, device_type: str) -> str:
@@ -61,17 +61,16 @@ def _may_pack(device_type: str) -> bool:
 
 @torch.compiler.assume_constant_result
 def _chosen(
-    device_type: str, dtype: torch.dtype, few: bool, k: int, v: int, conv_width: int, hidden: int
+    device_type: str, dtype: torch.dtype, k: int, v: int, conv_width: int, hidden: int
 ) -> str:
     """Not cached: a launch that failed changes it (a compiled graph keeps what it was)."""
-    spec = devices.current(device_type)
     return torch.ops.mps_fusion._choice(
         device_type,
-        spec.name,
+        devices.current(device_type).name,
         dtype,
         head_k_dim=k,
         head_v_dim=v,
         conv_width=conv_width,
-        rows=1 if few else spec.row_threshold + 1,
+        rows=1,
         hidden_size=hidden,
     )[0]

@@ -54,8 +54,9 @@ def run(
     keywords: dict[str, Any],
 ) -> Tensor:
     """One call of a fused layer: the op's, or the original's with a warning."""
-    dims = module.head_k_dim, module.head_v_dim, module.conv_kernel_size
-    variant = variant_for(variant, hidden, *dims)
+    if hidden.dim() == 3:  # else it is not ours
+        dims = module.head_k_dim, module.head_v_dim, module.conv_kernel_size
+        variant = variant_for(variant, hidden, *dims)
     weight_format = format_for(variant, hidden.device)
     reason = why_original(module, variant, weight_format, hidden, cache, mask, keywords)
     if reason is not None:
