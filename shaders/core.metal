@@ -1,5 +1,5 @@
 // Convolution, gates, rule and gated norm of the layer in one dispatch: G from Y and both states.
-//   Y [B*T][y_stride], columns q, k, v, z, b, a; the weights and states of CoreBuffers in core.h
+//   Y [B*T][y_stride], columns q, k, v, z, b, a; the weights and states of HeadBuffers in head.h
 //   state_in (if kStateGiven), state_out float, [B][Hv] by strides of [Dv][Dk] or [Dk][Dv]; may be
 //   one conv_state (if kConvGiven) is only read; mask [B][T] if kMask G [B*T][Hv][Dv], zero for
 //   masked tokens
@@ -20,7 +20,7 @@ template <typename T, int DK, int DV, int RPL>
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup CoreMemory<DK, DV> mem;
   if (args.first > 0) inputs_ready();  // an earlier dispatch wrote the state
-  CoreBuffers<T> in;
+  HeadBuffers<T> in;
   in.conv_weight = conv_weight;
   in.conv_state = conv_state;
   in.A_log = A_log;

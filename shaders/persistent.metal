@@ -68,7 +68,7 @@ template <typename T, int DK, int DV, int NT, int U, bool PIPE>
   threadgroup_barrier(mem_flags::mem_threadgroup);
   launch.epoch = mem.epoch;
   const uint slot = kSlots ? peek(control + kControlSlot) & kSlotCommitted : 0;
-  CoreBuffers<T> in;
+  HeadBuffers<T> in;
   in.conv_weight = conv_weight;
   in.conv_state = conv_in + ulong(slot) * args.conv_slot;
   in.A_log = A_log;

@@ -1,6 +1,7 @@
 // The task bodies as a worker of a persistent kernel runs them: 256 threads, eight SIMD groups.
 #pragma once
-#include "core.h"
+#include "gated_norm.h"
+#include "head.h"
 #include "projection.h"
 #include "sync.h"
 
@@ -55,7 +56,7 @@ inline void projection_task(constant ProjectionArgs& args, uint tile, uint pass,
 
 // A block of WORKER channels of the conv state of a sequence, one a thread.
 template <typename T>
-inline void conv_state_task(constant GdnArgs& args, thread const CoreBuffers<T>& in,
+inline void conv_state_task(constant GdnArgs& args, thread const HeadBuffers<T>& in,
                             device T* conv_out, typename Across::template in<T> Y, uint block,
                             uint b, uint tid) {
   typedef typename Across::template in<T> PY;
@@ -69,7 +70,7 @@ inline void conv_state_task(constant GdnArgs& args, thread const CoreBuffers<T>&
 // kHeadColumns columns of a value head, a column a group of eight lanes: convolution to rule of all
 // tokens of a sequence. What the gated norm reads goes to O [B*T][Hv][DV].
 template <typename T, int DK, int DV, typename Ready>
-inline void head_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint tile, uint b,
+inline void head_task(constant GdnArgs& args, thread const HeadBuffers<T>& in, uint tile, uint b,
                       typename Across::template in<T> Y, typename Across::template out<T> O,
                       threadgroup RuleMemory<DK, kHeadColumns>& mem, uint tid, uint sg, uint lane,
                       thread const Ready& ready) {
@@ -84,18 +85,18 @@ inline void head_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
   else
     rows_zero<DK, 1>(r);
   const GateRates rates = gate_rates<T>(in.A_log, in.dt_bias, h);
-  CoreTaps<DK, kHeadColumns, WORKER> taps;
-  core_taps<T, DK, DV>(args, in, Y, h, first, b, 0, taps, tid);
+  HeadTaps<DK, kHeadColumns, WORKER> taps;
+  head_taps<T, DK, DV>(args, in, Y, h, first, b, 0, taps, tid);
   if (!wait_for(ready, 0)) return;
 
   for (uint t0 = 0; t0 < args.count; t0 += BLOCK) {
     const uint n = min(BLOCK, args.count - t0);
     const ulong row = ulong(b) * args.tokens + t0;
-    core_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, rates, mem, tid, WORKER);
-    if (t0 != 0) core_taps<T, DK, DV>(args, in, Y, h, first, b, t0, taps, tid);
-    core_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, taps, mem, tid);
+    head_gates<T, DK, DV>(args, in, Y + row * args.y_stride, h, b, t0, n, rates, mem, tid, WORKER);
+    if (t0 != 0) head_taps<T, DK, DV>(args, in, Y, h, first, b, t0, taps, tid);
+    head_conv<T, DK, DV>(args, in, Y, h, first, b, t0, n, taps, mem, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    core_unit<DK>(mem, args.q_scale, n, sg, WORKER / 32, lane);
+    head_unit<DK>(mem, args.q_scale, n, sg, WORKER / 32, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     rule_block<T, DK, 1>(r, mem, local, j, n, O + (row * args.v_heads + h) * DV + first,
                          ulong(args.v_heads) * DV);
@@ -109,7 +110,7 @@ inline void head_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, u
 
 // A value head's tokens of a sequence, a token a SIMD group.
 template <typename T, int DK, int DV>
-inline void gated_norm_task(constant GdnArgs& args, thread const CoreBuffers<T>& in, uint h, uint b,
+inline void gated_norm_task(constant GdnArgs& args, thread const HeadBuffers<T>& in, uint h, uint b,
                             typename Across::template in<T> O, typename Across::template in<T> Y,
                             typename Across::template out<T> G, uint sg, uint lane) {
   for (uint t = sg; t < args.count; t += WORKER / 32)
