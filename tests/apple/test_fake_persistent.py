@@ -16,7 +16,7 @@ from torch_mps_fusion import instrumented, ops, plan
 SHAPE, BF16 = Shape(), torch.bfloat16
 PERSISTENT = ("hybrid", "mega")
 CONTROL_WORDS, SLOT, CANCEL = 16, 5, 6
-BEGIN = "constexpr int RPL = DV / 32;"  # of the kernel's body, and of no other
+BEGIN = "const uint workers = kTimes ? groups - 1 : groups;"  # of its body, and of no other
 
 
 @pytest.fixture
