@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import Shape, make_hidden, make_layer, make_states, pack_layer
 from compare import assert_equal, run_layer, run_layer_in_place
+from test_persistent_failures import BEGIN
 from test_shader_devices import cpu, moved, on
 
 from torch_mps_fusion import instrumented, ops, plan
@@ -16,7 +17,6 @@ from torch_mps_fusion import instrumented, ops, plan
 SHAPE, BF16 = Shape(), torch.bfloat16
 PERSISTENT = ("hybrid", "mega")
 CONTROL_WORDS, SLOT, CANCEL = 16, 5, 6
-BEGIN = "const uint workers = kTimes ? groups - 1 : groups;"  # of its body, and of no other
 
 
 @pytest.fixture
