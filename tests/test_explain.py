@@ -91,6 +91,10 @@ def test_bad_arguments(capsys):
     assert "device: got 'M0'; accepted: M1," in capsys.readouterr().err
     assert main(["explain", "--geometry", ";core=r8"]) == 2
     assert "geometry: core: got 'r8'; accepted: r2, r4" in capsys.readouterr().err
+    assert main(["explain", "--geometry", "tile=nt1u4"]) == 2
+    assert "geometry: got 'tile=nt1u4'; accepted: changes that each begin with ';'" in (
+        capsys.readouterr().err
+    )
     with pytest.raises(SystemExit):
         main(["explain", "--rows", "0"])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .. import claims, fusion_report, receipts
-from ..errors import ReportRefusal
+from ..errors import BenchmarkError, ReportRefusal
 from ..figures import draw
 from ..receipts import Receipt
 from ..stats import AGAIN
@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[Receipt]:
+    if not options.receipts.is_dir():
+        raise BenchmarkError(f"--receipts: got {options.receipts}; accepted: a folder of receipts")
     found = receipts.load_all(options.receipts)
     page = options.page or options.receipts / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)

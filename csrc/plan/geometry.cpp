@@ -68,6 +68,10 @@ Geometry change(Geometry g, std::string_view text) {
     return static_cast<uint32_t>(Settings::number("geometry: " + key, value, 0, 1 << 20));
   };
   const Settings settings(text);
+  if (!settings.head().empty()) {
+    throw Refusal("geometry", "'" + settings.head() + "'",
+                  "changes that each begin with ';', as \";tile=nt1u4\"");
+  }
   for (const auto& [key, value] : settings.pairs()) {
     if (key == "tile") {
       g.tile = one_of("geometry: tile", value, kTiles);

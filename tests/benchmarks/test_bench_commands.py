@@ -253,3 +253,10 @@ def test_a_variant_for_few_rows_leaves_long_prompts_to_packed():
     most = devices.find("host").row_threshold
     assert arm.for_rows(layer, most + 1).variant == "packed"
     assert Ours("stock").for_rows(layer, most + 1).variant == "stock"
+
+
+def test_a_report_of_no_folder_is_an_error(tmp_path, capsys):
+    missing = tmp_path / "nowhere"
+    assert main(["report", "--receipts", str(missing)]) == 1
+    assert f"--receipts: got {missing}; accepted: a folder of receipts" in capsys.readouterr().err
+    assert not missing.exists()
