@@ -67,8 +67,7 @@ std::atomic<bool> persistent_failed = false;
 
 // What a row's variant is by now.
 Variant current(Variant variant) {
-  const bool persistent = variant == Variant::hybrid || variant == Variant::mega;
-  if (!persistent || !persistent_failed) return variant;
+  if (!is_persistent(variant) || !persistent_failed) return variant;
   TORCH_WARN_ONCE("mps_fusion: variant 'auto' runs 'packed' instead of '", name_of(variant),
                   "' from now on: a persistent launch of this process failed");
   return Variant::packed;

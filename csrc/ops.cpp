@@ -112,7 +112,7 @@ Tensor gdn_layer_slots_(const Tensor& hidden, const Tensor& conv_slots,
       layer_args(op, hidden, in_proj, conv_weight, A_log, dt_bias, norm_weight, out_proj,
                  input_norm_weight, conv, recurrent, mask, num_k_heads, num_v_heads, head_k_dim,
                  head_v_dim, head_map, weight_format, eps, variant, Call::in_place);
-  if (args.variant != Variant::hybrid && args.variant != Variant::mega) {
+  if (!is_persistent(args.variant)) {
     refuse(op, "variant", text("'", variant, "'"), "'hybrid' or 'mega'");
   }
   if constexpr (fake) return at::empty_symint(hidden.sym_sizes(), hidden.options());

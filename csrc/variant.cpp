@@ -153,9 +153,12 @@ std::string why_unsupported(Variant variant, const Capability& c) {
   return "";
 }
 
+bool is_persistent(Variant variant) {
+  return variant == Variant::hybrid || variant == Variant::mega;
+}
+
 bool runs_shaders(Variant variant) {
-  return variant == Variant::packed || variant == Variant::core || variant == Variant::hybrid ||
-         variant == Variant::mega;
+  return variant == Variant::packed || variant == Variant::core || is_persistent(variant);
 }
 
 Variant resolve(const char* op, Variant requested, const Capability& capability) {

@@ -30,8 +30,9 @@ struct Capability {
   int64_t rows = 0;  // tokens of all sequences
 };
 
-// Whether the variant's work is a program of ours.
+// Whether the variant's work is a program of ours, and whether that has a persistent dispatch.
 bool runs_shaders(Variant variant);
+bool is_persistent(Variant variant);
 
 // Empty if `variant` runs; else the reason why not. `automatic` runs wherever `stock` does.
 std::string why_unsupported(Variant variant, const Capability& capability);

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_mps_fusion import _C, packing  # noqa: F401 (_C registers the ops)
 from torch_mps_fusion import device as devices
+from torch_mps_fusion import packing
 from torch_mps_fusion.models.packed_module import ROWS
 
 PERSISTENT = ("hybrid", "mega")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from torch_mps_fusion import _C, packing  # noqa: F401 (_C registers the ops)
+from torch_mps_fusion import _C  # noqa: F401 (it registers the ops)
 from torch_mps_fusion.models.choice import PERSISTENT, format_for, variant_for
 from torch_mps_fusion.models.config import GDNConfig
 from torch_mps_fusion.models.loader import DTYPES, load_layer, resolve_device

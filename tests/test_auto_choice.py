@@ -11,7 +11,6 @@ ROOT = Path(__file__).parent.parent
 BEGIN = """
 import torch
 from torch_mps_fusion.models import GatedDeltaNet, GDNConfig
-from torch_mps_fusion import ops
 
 def config_of(head_k_dim):
     return GDNConfig(
@@ -20,10 +19,9 @@ def config_of(head_k_dim):
         conv_kernel_size=4, rms_norm_eps=1e-6,
     )
 
-config = config_of(32)
-layer = GatedDeltaNet.from_config(config, dtype=torch.float32, seed=0)
+layer = GatedDeltaNet.from_config(config_of(32), dtype=torch.float32, seed=0)
 x = torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(1))
-SLOT, CANCEL = 5, 6  # words of shaders/include/tasks.h
+CANCEL = 6  # a word of shaders/include/tasks.h
 
 def blocks():
     return torch.ops.mps_fusion._task_blocks("cpu")

@@ -80,3 +80,11 @@ def slots_of(states: tuple) -> list[Tensor]:
     conv, recurrent = states[0], states[1].mT
     slots = [torch.stack([s, torch.full_like(s, float("nan"))]) for s in (conv, recurrent)]
     return [slots[0], slots[1].mT]
+
+
+def in_slots(layer: Layer, x: Tensor, slots: list[Tensor], control: Tensor, variant: str) -> Tensor:
+    """One call on states in two slots."""
+    return torch.ops.mps_fusion.gdn_layer_slots_(
+        x, *slots, control, *layer.weights, layer.input_norm_weight, variant=variant,
+        **layer.keywords,
+    )  # fmt: skip

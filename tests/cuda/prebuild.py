@@ -18,8 +18,8 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import compare  # noqa: E402
-from needed import NEEDED, TIMED, host_results  # noqa: E402
+import compare  # noqa: E402 (behind the path)
+from needed import NEEDED, TIMED, host_results  # noqa: E402 (behind the path)
 
 from torch_mps_fusion import cuda_kernels, plan  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import REAL, SMALL, make_hidden, make_layer, make_states, pack_layer
 from cuda_device import why_not_cuda
-from needed import BF16, sizes, slots_of
+from needed import BF16, in_slots, sizes, slots_of
 
 from torch_mps_fusion import cuda_kernels, host_kernels, plan, shaders, supports
 from torch_mps_fusion.metal_host import CompileError, compiler, cuda
@@ -125,10 +125,7 @@ def test_states_in_slots_are_among_what_is_needed(variant) -> None:
     states = slots_of(make_states(SMALL, 1, BF16))
     control = torch.zeros(16, dtype=torch.int32)
     with host_kernels.running(count_only=True) as launches:
-        torch.ops.mps_fusion.gdn_layer_slots_(
-            make_hidden(SMALL, 1, 1, BF16), *states, control, *layer.weights,
-            layer.input_norm_weight, variant=variant, **layer.keywords,
-        )  # fmt: skip
+        in_slots(layer, make_hidden(SMALL, 1, 1, BF16), states, control, variant)
     ran = of_the_call(launches[-1].constants)
     assert launches[-1].family == "persistent" and ran[cuda_kernels.SLOTS] == 1
     made = cuda_kernels.needed(sizes(SMALL), BF16, (1,), variants=[variant])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import REAL, SMALL, pack_layer
 from compare import assert_equal, run_layer, run_layer_in_place
-from needed import BF16, PERSISTENT, cuda, inputs, moved, slots_of
+from needed import BF16, PERSISTENT, cuda, in_slots, inputs, moved, slots_of
 from test_cuda_layer import geometry
 
 from torch_mps_fusion import instrumented, ops, plan
@@ -117,14 +117,6 @@ def test_a_cancelled_launch_leaves_the_states_and_the_next_call_works(variant) -
         control[CANCEL] = 0
     got = run_layer_in_place(there, x, own, variant=variant)
     assert_equal((got, *own), expected)
-
-
-def in_slots(layer, x, slots, control, variant) -> torch.Tensor:
-    """One call on states in two slots."""
-    return torch.ops.mps_fusion.gdn_layer_slots_(
-        x, *slots, control, *layer.weights, layer.input_norm_weight, variant=variant,
-        **layer.keywords,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", PERSISTENT)
